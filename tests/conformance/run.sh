@@ -88,7 +88,9 @@ prepare_node() {
 }
 
 prepare_cluster() {
-  prepare_python && prepare_go && prepare_rust && (cd "$here/go" && go build -o "$work/cluster-go" ../cluster/cluster.go)
+  prepare_python && prepare_go && prepare_rust && prepare_java || return 1
+  (cd "$here/java" && mvn -B -q -ntp dependency:build-classpath -Dmdep.outputFile="$work/java-classpath") || return 1
+  (cd "$here/go" && go build -o "$work/cluster-go" ../cluster/cluster.go)
 }
 
 prepare_collections() {
@@ -274,9 +276,10 @@ stop_server() {
   return 1
 }
 
-# Programs that write while nodes fail, each with a cluster of its own; each takes some 20 seconds.
+# Programs that write while nodes fail, each with a cluster of its own; each takes some 20 seconds. While the one of Rust, whose
+# SDK does not scan, has nodes fail, the Java SDK scans.
 run_cluster() {
-  local sdk log program result=0
+  local sdk log program scans result=0
   for sdk in python go rust; do
     case $sdk in
       python) program=("$here/python/.venv/bin/python" "$here/cluster/cluster.py") ;;
@@ -286,8 +289,22 @@ run_cluster() {
     log=$work/cluster-$sdk.log
     echo "== cluster $sdk"
     start_server dev --nodes 3 --replicas 1 || return 1
+    scans=
+    if [[ $sdk == rust ]]; then
+      mkfifo "$work/scans-end"
+      timeout 150 java -cp "$here/java/target/test-classes:$(<"$work/java-classpath")" stave.ClusterScans \
+        <"$work/scans-end" >"$work/scans.log" 2>&1 &
+      scans=$!
+      exec 4>"$work/scans-end"
+    fi
     timeout 120 "${program[@]}" 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} counts
+    if [[ -n $scans ]]; then
+      # The end of its input: it scans once more, and ends.
+      exec 4>&-
+      wait "$scans" || status=1
+      tail -n 5 "$work/scans.log"
+    fi
     stop_server || status=1
     counts=$(sed -nE 's/^summary ok ([0-9]+) .* impossible ([0-9]+) .*/\1 \/ \2/p' "$log")
     if ((status == 0)) && [[ -n $counts ]]; then

@@ -30,8 +30,11 @@ const READ_WITHIN: Duration = Duration::from_secs(90);
 const NOT_TOLD: [&str; 1] = ["stave_bucket_down"];
 
 /// How what is found is told.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct DashboardOptions {
+    /// Take the release program that is there.
+    #[arg(long)]
+    pub no_build: bool,
     /// Print what was found as JSON.
     #[arg(long)]
     json: bool,

@@ -105,8 +105,8 @@ pub fn faults(options: &netfaults::NetfaultsOptions) -> Result<bool> {
 
 /// `cargo xtask dashboards`.
 pub fn dashboards(options: &dashboards::DashboardOptions) -> Result<bool> {
-    let mut totals = build_release()?;
-    if totals.good() {
+    let mut totals = if options.no_build { Totals::default() } else { build_release()? };
+    if totals.failed == 0 {
         totals += dashboards::run(options)?;
     }
     close(totals)
@@ -289,7 +289,12 @@ fn conformance() -> Result<Totals> {
     let [first, others @ ..] = BESIDE;
     let mut totals = thread::scope(|scope| {
         let others = others.map(|names| scope.spawn(|| suites_beside(names)));
+        // It waits for Prometheus, as they do for their servers.
+        let watched = scope.spawn(|| {
+            step("dashboard and alerts", || dashboards::run(&dashboards::DashboardOptions::default()))
+        });
         let mut totals = suites(first)?;
+        totals += watched.join().map_err(|_| anyhow!("the thread of the dashboard panicked"))?;
         for other in others {
             totals +=
                 other.join().map_err(|_| anyhow!("the thread that reads the suites' output panicked"))??;

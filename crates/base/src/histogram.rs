@@ -228,11 +228,16 @@ impl HistogramCounts {
         ranges
     }
 
-    /// How many times were below 2^`power` microseconds.
-    pub fn below_us_power(&self, power: u32) -> u64 {
-        let end = (STEPS_BITS + power).min(MAX_BITS);
-        let bucket = (end - PARTS_BITS + 1) as usize * PARTS;
-        self.counts[..bucket.min(BUCKETS)].iter().sum()
+    /// How many times were below 2^power microseconds, of each of some powers that rise.
+    pub fn below_us_powers(&self, powers: impl Iterator<Item = u32>) -> impl Iterator<Item = u64> {
+        let (mut from, mut below) = (0, 0);
+        powers.map(move |power| {
+            let end = (STEPS_BITS + power).min(MAX_BITS);
+            let bucket = ((end - PARTS_BITS + 1) as usize * PARTS).min(BUCKETS);
+            below += self.counts[from..bucket].iter().sum::<u64>();
+            from = bucket;
+            below
+        })
     }
 }
 
@@ -293,7 +298,7 @@ mod tests {
         let histogram = Histogram::default();
         [0, 999, 1000, 1999, 2000, 1_023_999, 1_024_000].into_iter().for_each(|ns| histogram.record(ns));
         let counts = histogram.counts();
-        let below = [0, 1, 9, 10, 11, 40].map(|power| counts.below_us_power(power));
+        let below: Vec<u64> = counts.below_us_powers([0, 1, 9, 10, 11, 40].into_iter()).collect();
         assert_eq!(below, [2, 4, 5, 6, 7, 7]);
     }
 

@@ -395,6 +395,8 @@ bugs! {
     LaneLeavesLate,
     /// Failed logins have no client wait.
     GuessesAreFree,
+    /// The right to a stream is asked for by the features of the client's last HELLO, not by what is streamed.
+    HelloDecidesStreamRights,
     /// A user who may only read may set the expiry time of a document.
     ReaderTouches,
     /// A user who administers one bucket may do what is for administrators of the cluster.
@@ -407,6 +409,8 @@ bugs! {
     FilesForAll,
     /// What takes long is done by the worker that serves other clients, too.
     LongWorkStays,
+    /// Changes are made while a snapshot of the bucket holds them.
+    ChangesNotHeld,
     // What a node makes wait.
     /// SIGHUP is not heard, and ends the process as if it was killed.
     HangUpNotHeard,

@@ -22,6 +22,8 @@ pub struct Filter {
     pub stream_id: Option<u16>,
     /// The purge seqno that the consumer knows.
     pub purge_seqno: Option<u64>,
+    /// The snapshot of the bucket that is read, instead of what there is now.
+    pub snapshot: Option<u128>,
 }
 
 /// Why a filter is refused.
@@ -73,7 +75,7 @@ impl Filter {
         let Ok(Value::Object(fields)) = serde_json::from_slice(value) else {
             return Err(FilterRefusal::Invalid);
         };
-        let known = ["uid", "collections", "scope", "sid"];
+        let known = ["uid", "collections", "scope", "sid", "snapshot"];
         if !known.iter().any(|name| fields.contains_key(*name)) {
             return Err(FilterRefusal::Invalid);
         }
@@ -86,7 +88,8 @@ impl Filter {
             return Err(FilterRefusal::Invalid);
         }
         let collections = collections.filter(|list| !list.is_empty());
-        Ok(Filter { collections, scope, stream_id, purge_seqno: purge_seqno(&fields) })
+        let snapshot = fields.get("snapshot").map(|value| snapshot(value).ok_or_else(invalid)).transpose()?;
+        Ok(Filter { collections, scope, stream_id, purge_seqno: purge_seqno(&fields), snapshot })
     }
 
     /// Whether it is about everything.
@@ -102,6 +105,13 @@ fn list(value: &Value) -> Option<Vec<CollectionId>> {
     all.retain(|id| seen.insert(*id));
     all.shrink_to_fit();
     Some(all)
+}
+
+/// A UUID.
+fn snapshot(value: &Value) -> Option<u128> {
+    let digits = value.as_str()?.replace('-', "");
+    let is_plain = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_plain { u128::from_str_radix(&digits, 16).ok() } else { None }
 }
 
 fn stream_id(value: &Value) -> Result<u16, FilterRefusal> {
@@ -178,7 +188,8 @@ mod tests {
         }
         let filter = Filter::parse(br#"{"collections":["0","1f"],"sid":5,"purge_seqno":"7"}"#);
         let collections = Some(vec![CollectionId(0), CollectionId(0x1f)]);
-        let wanted = Filter { collections, scope: None, stream_id: Some(5), purge_seqno: Some(7) };
+        let wanted =
+            Filter { collections, scope: None, stream_id: Some(5), purge_seqno: Some(7), snapshot: None };
         assert_eq!(filter, Ok(wanted));
     }
 }

@@ -80,6 +80,8 @@ pub struct Producer {
     /// Those that wait until another one is done with the disk.
     line: VecDeque<VbId>,
     streams: usize,
+    /// Whether a vBucket was handed over to the consumer, or began to be.
+    hands_over: bool,
     /// Bytes of what the streams are about.
     interest_bytes: usize,
     /// Streams that read from disk.
@@ -124,6 +126,7 @@ impl Producer {
             features,
             queue: VecDeque::new(),
             streams: 0,
+            hands_over: false,
             interest_bytes: 0,
             unacknowledged: 0,
             noop_sent: false,
@@ -153,6 +156,11 @@ impl Producer {
     /// How many streams it has.
     pub fn streams(&self) -> usize {
         self.streams
+    }
+
+    /// Whether the consumer acts as a node does: it takes part in durable writes by a name, or takes vBuckets over.
+    pub fn serves_a_node(&self) -> bool {
+        self.hands_over || self.agreed.consumer_name.is_some()
     }
 
     /// Bytes that are held for the connection: its tables and streams, and what waits in them for the consumer.

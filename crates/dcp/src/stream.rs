@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState, VbUuid, Version};
-use engine::{Bucket, Refusal, StreamPlace, StreamStart};
+use engine::{Bucket, KeptSnapshot, Refusal, StreamPlace, StreamStart};
 use kvstore::Change;
 use protocol::dcp::{EndReason, Message, StreamFlags, StreamRequest, What};
 use vbucket::CursorId;
@@ -31,6 +31,8 @@ use snapshots::NextMarker;
 enum Phase {
     /// It has not looked yet.
     Begin,
+    /// It has not looked yet, and reads a snapshot that is kept.
+    Kept(Box<KeptSnapshot>),
     /// The disk is read.
     Disk(Box<Disk>),
     /// Memory.
@@ -86,12 +88,12 @@ pub(crate) fn note(stream: &Stream) {
         (_, handover) if handover.waits() => StreamStage::TakeoverWait,
         (Phase::Memory(_), Handover::None) => StreamStage::InMemory,
         (Phase::Memory(_), _) => StreamStage::TakeoverSend,
-        (Phase::Begin, _) => StreamStage::Pending,
+        (Phase::Begin | Phase::Kept(_), _) => StreamStage::Pending,
     };
     let has_cursor = match &stream.phase {
         Phase::Memory(_) => true,
         Phase::Disk(disk) => disk.cursor.is_some(),
-        Phase::Begin | Phase::Done(_) => false,
+        Phase::Begin | Phase::Kept(_) | Phase::Done(_) => false,
     };
     let pending = stream.pending.as_deref();
     stream.figures.note(&StreamMoment {
@@ -106,6 +108,14 @@ pub(crate) fn note(stream: &Stream) {
         waiting_list_bytes: pending.map_or(0, Pending::list_bytes),
         backfill_bytes: pending.map_or(0, Pending::frame_bytes),
     });
+}
+
+/// Has a stream that was just made read a snapshot that is kept.
+pub(crate) fn read_kept(stream: &mut Stream, kept: KeptSnapshot) {
+    // One that ends where it begins reads nothing.
+    if matches!(stream.phase, Phase::Begin) {
+        stream.phase = Phase::Kept(Box::new(kept));
+    }
 }
 
 impl Stream {
@@ -324,7 +334,7 @@ impl Stream {
                     bucket.streams().leave_memory(self.place(), cursor);
                 }
             }
-            Phase::Begin | Phase::Done(_) => {}
+            Phase::Begin | Phase::Kept(_) | Phase::Done(_) => {}
         }
     }
 
@@ -373,7 +383,8 @@ impl Stream {
             return More::Nothing;
         }
         match std::mem::replace(&mut self.phase, Phase::Begin) {
-            Phase::Begin => self.begin(common),
+            Phase::Begin => self.begin(common, None),
+            Phase::Kept(kept) => self.begin(common, Some(kept)),
             Phase::Done(reason) => {
                 self.phase = Phase::Done(reason);
                 More::End(reason)

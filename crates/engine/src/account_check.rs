@@ -1,9 +1,9 @@
-//! Compares the account with what the heap says, and tells what else the process holds.
+//! Compares the account with what the heap says, and gives back what is free.
 
 use std::time::Duration;
 
 use base::Part;
-use base::memory::{HeapUsage, Parts, ProcessMemory, trim_system, trim_system_above};
+use base::memory::{HeapUsage, Parts, trim_system, trim_system_above};
 
 use crate::bucket_core::Core;
 use crate::keeper::{Chore, Next, Slice};
@@ -23,8 +23,6 @@ pub struct AccountFigures {
     pub estimate_bytes: u64,
     /// What the bucket's heap holds.
     pub heap: HeapUsage,
-    /// What the process holds, for all buckets.
-    pub process: ProcessMemory,
 }
 
 impl AccountFigures {
@@ -51,7 +49,6 @@ impl Core {
             charged: self.context.account().exact(),
             estimate_bytes: self.memory.used_bytes(),
             heap: self.context.heap.usage(),
-            process: ProcessMemory::now(),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::ephemeral::open_range;
 use crate::failure_log::{Failed, FailureLog};
 use crate::fetch_queue::FetchQueue;
 use crate::follower::Follower;
+use crate::kept_snapshot::KeptSnapshot;
 use crate::memory::MemoryAccount;
 use crate::progress::Progress;
 use crate::refusal::Refusal;
@@ -145,6 +146,8 @@ pub struct Backfill {
     is_urgent: bool,
     with_prepares: bool,
     with_past: bool,
+    /// What is read; the present state of the store if it is not given.
+    kept: Option<KeptSnapshot>,
     pool: Arc<Pool>,
     is_cancelled: AtomicBool,
     state: Mutex<State>,
@@ -292,6 +295,19 @@ impl<'a> Backfills<'a> {
         writer: Box<dyn WriteChanges>,
         follower: &Arc<Follower>,
     ) -> Arc<Backfill> {
+        self.begin_in(vb, after, reading, None, writer, follower)
+    }
+
+    /// The same in a snapshot that is kept, or as the store has it now.
+    pub fn begin_in(
+        &self,
+        vb: VbId,
+        after: Seqno,
+        reading: BackfillReading,
+        kept: Option<KeptSnapshot>,
+        writer: Box<dyn WriteChanges>,
+        follower: &Arc<Follower>,
+    ) -> Arc<Backfill> {
         let next = match reading.by_key {
             None => Place::Seqno(after.next()),
             Some(collection) => Place::Key(KeyPlace::of(collection)),
@@ -320,6 +336,7 @@ impl<'a> Backfills<'a> {
             is_urgent: reading.is_urgent,
             with_prepares: reading.with_prepares,
             with_past: reading.with_past,
+            kept,
             pool: Arc::clone(&self.queue.pool),
             is_cancelled: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -510,6 +527,9 @@ impl<'a> Backfills<'a> {
     /// The past of a vBucket from `from` on, wherever the bucket has it; `None` if there is none.
     fn past(&self, backfill: &Backfill, from: Seqno) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
         let vb = backfill.vb;
+        if let Some(kept) = &backfill.kept {
+            return Ok(Some(Box::new(kept.clone())));
+        }
         if self.config.kind != BucketKind::Ephemeral {
             return if backfill.with_past {
                 self.store.history_snapshot(vb)
@@ -547,6 +567,10 @@ impl<'a> Backfills<'a> {
         from: Seqno,
         dropped: &mut Vec<(CollectionId, Seqno)>,
     ) -> Result<Option<Box<dyn Snapshot>>, kvstore::Failure> {
+        if let Some(kept) = &backfill.kept {
+            *dropped = kept.dropped().to_vec();
+            return self.past(backfill, from);
+        }
         // What is erased while it is opened, and what is dropped.
         let before = self.dropped_by(backfill.vb, Seqno(u64::MAX));
         self.past(backfill, from).inspect(|snapshot| {

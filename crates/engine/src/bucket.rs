@@ -8,6 +8,7 @@ use base::VbId;
 use parking_lot::Mutex;
 
 use crate::bucket_core::Core;
+use crate::bucket_snapshot::BucketSnapshots;
 use crate::checkpoint_recovery::Checkpoints;
 use crate::collections::BucketCollections;
 use crate::compactor::Compaction;
@@ -108,6 +109,11 @@ impl Bucket {
     /// Snapshots by file.
     pub fn file_snapshots(&self) -> FileSnapshots<'_> {
         self.scans.file_snapshots()
+    }
+
+    /// Snapshots of all vBuckets that are active here, of one moment.
+    pub fn snapshots(&self) -> BucketSnapshots<'_> {
+        BucketSnapshots::of(&self.core)
     }
 
     /// The checkpoints' share of the memory.

@@ -16,6 +16,7 @@ use crate::config::{BucketConfig, BucketKind, EvictionPolicy};
 use crate::counters::OpCounts;
 use crate::disk_state::DiskState;
 use crate::failure_log::FailureLog;
+use crate::figures::Figures;
 use crate::flush_queue::{FlushQueue, LARGE_BACKLOG};
 
 use crate::keeper::Keeper;
@@ -24,6 +25,7 @@ use crate::refusal::Refusal;
 use crate::settings::{Changed, Key, SettingError, Settings, refuse_history};
 use crate::shard::{Shard, new_uuid};
 use crate::shard_guard::{HOLDERS, Holder, ShardGuard};
+use crate::snapshot_table::BucketSnapshotTable;
 use crate::tasks::Tasks;
 use crate::unreadable::Unreadables;
 use crate::value_times::ValueTimes;
@@ -55,6 +57,10 @@ pub struct Core {
     /// vBuckets whose files cannot be read or believed.
     pub(crate) unreadable: Unreadables,
     pub(crate) failure_log: FailureLog,
+    /// Snapshots of it, and whether changes are held for one.
+    pub(crate) snapshots: BucketSnapshotTable,
+    /// Sums over vBuckets, for stats and metrics.
+    pub(crate) figures: Figures,
     /// How much history of changes the store keeps.
     pub(crate) history: Mutex<HistoryRetention>,
 }
@@ -298,6 +304,13 @@ impl Core {
         let shard = self.vbuckets.active(vb, Holder::FrontEnd)?;
         if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
     }
+}
+
+/// Locks an active vBucket for a change of a client, which is refused while changes are held.
+#[inline]
+pub(crate) fn active_for_change(core: &Core, vb: VbId, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
+    let shard = core.active_with(vb, id)?;
+    if core.snapshots.holds_changes(&*core.env.clock) { Err(Refusal::Held) } else { Ok(shard) }
 }
 
 /// A bucket was moved to another store.

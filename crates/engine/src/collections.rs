@@ -8,13 +8,13 @@ use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState};
 use parking_lot::{Mutex, RwLock};
 use vbucket::collections::manifest::SuccessorRefusal;
 use vbucket::{
-    CollectionOps, Collections, DroppedCollection, Garbage, Held, Manifest, ManifestChange, OpenCollection,
-    OpenScope, VBucket,
+    Collections, DroppedCollection, Garbage, Manifest, ManifestChange, OpenCollection, OpenScope, VBucket,
 };
 
 use crate::account_check::limit_free_memory;
 use crate::bucket_core::Core;
 use crate::checkpoint_recovery::Checkpoints;
+use crate::collection_sums::CollectionTotals;
 use crate::disk_state::FLUSH_TRIES;
 use crate::failure::Failure;
 use crate::keeper::{ChoreId, Keeper};
@@ -122,29 +122,6 @@ impl BucketManifest {
         if !vb.collections().dropped().is_empty() && !self.is_dropping.swap(true, Ordering::Relaxed) {
             keeper.wake(ChoreId::Eraser);
         }
-    }
-}
-
-/// What a bucket has of one collection, over all vBuckets: documents of active ones, memory and operations of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CollectionTotals {
-    /// Documents that clients may see.
-    pub documents: u64,
-    /// Bytes of versions in memory, tombstones among them.
-    pub memory_bytes: u64,
-    /// Bytes that it takes in files, as far as that is known without reading them.
-    pub disk_bytes: u64,
-    /// What clients did since the start.
-    pub ops: CollectionOps,
-}
-
-impl CollectionTotals {
-    /// Adds another collection, or the same of other vBuckets.
-    pub fn add(&mut self, other: &CollectionTotals) {
-        self.documents += other.documents;
-        self.memory_bytes += other.memory_bytes;
-        self.disk_bytes += other.disk_bytes;
-        self.ops.add(&other.ops);
     }
 }
 
@@ -338,17 +315,8 @@ impl BucketCollections {
 
     /// What the bucket has of each collection of its manifest, in the manifest's order.
     pub fn collection_totals(&self) -> Vec<(CollectionId, CollectionTotals)> {
-        let manifest = self.manifest();
-        let mut all: Vec<(CollectionId, CollectionTotals)> =
-            manifest.collections().map(|one| (one.id, CollectionTotals::default())).collect();
-        for vb in (0..self.core.vbuckets()).map(VbId) {
-            let stored = self.core.store.collections(vb);
-            let shard = self.core.vbuckets.hold(vb, Holder::Stats);
-            for (id, totals) in &mut all {
-                totals.add(&totals_of(&shard, *id, &stored));
-            }
-        }
-        all
+        let (core, manifest) = (&self.core, self.manifest());
+        core.figures.of_collections(&core.vbuckets, &*core.store, &manifest)
     }
 
     /// What a compaction that begins now may leave out of a vBucket's file: collections with the seqnos at which they
@@ -373,28 +341,6 @@ impl BucketCollections {
 fn has_more(new: &Manifest, present: &Manifest) -> bool {
     new.scopes().any(|scope| present.scope(scope.id).is_none())
         || new.collections().any(|one| present.collection(one.id).is_none())
-}
-
-fn totals_of(
-    shard: &Shard,
-    id: CollectionId,
-    stored: &[(CollectionId, kvstore::CollectionStats)],
-) -> CollectionTotals {
-    let before = shard.collection_ops_before.get(&id).copied().unwrap_or_default();
-    let mut totals = CollectionTotals { ops: before, ..CollectionTotals::default() };
-    let on_disk = stats_of(stored, id).copied().unwrap_or_default();
-    if !shard.exists || !shard.vb.collections().is_open(id) {
-        return totals;
-    }
-    let Held { in_memory, evicted, bytes } = shard.vb.held_by(id);
-    let documents = if shard.unloaded.is_some() { on_disk.item_count } else { in_memory + evicted };
-    if shard.vb.state() == VbState::Active {
-        totals.documents = documents;
-    }
-    totals.memory_bytes = bytes;
-    totals.disk_bytes = on_disk.disk_bytes;
-    totals.ops.add(&shard.vb.collections().ops(id));
-    totals
 }
 
 /// What is stored of one collection; `all` is by id.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use base::{VbState, limits};
 use kvstore::StorageBackend;
 
+use crate::open_files::SnapshotFiles;
 use crate::settings::Settings;
 
 /// A file is compacted when half of it is not in use.
@@ -70,6 +71,8 @@ pub struct BucketConfig {
     pub compact_min_waste_bytes: u64,
     /// How many range scans there may be at the same time: each may keep a file open.
     pub most_range_scans: usize,
+    /// How many files snapshots of buckets may keep open, of this one and of those that share them.
+    pub snapshot_files: SnapshotFiles,
     /// Tombstones older than this are forgotten when their file is compacted, in seconds.
     pub purge_age_s: u32,
 }
@@ -91,6 +94,7 @@ impl BucketConfig {
             compact_percent: DEFAULT_COMPACT_PERCENT,
             compact_min_waste_bytes: DEFAULT_COMPACT_MIN_WASTE_BYTES,
             most_range_scans: MOST_RANGE_SCANS,
+            snapshot_files: SnapshotFiles::new(2 * usize::from(limits::DEFAULT_VBUCKETS)),
             purge_age_s: DEFAULT_PURGE_AGE_S,
         }
     }

@@ -29,7 +29,7 @@ pub struct OpCounts {
     pub rollbacks: u64,
     /// Changes that it forgot by that.
     pub rolled_back: u64,
-    /// Sync writes that were prepared.
+    /// Sync writes that were prepared: here, or elsewhere and then here, too.
     pub sync_accepted: u64,
     /// Those that were committed.
     pub sync_committed: u64,

@@ -20,6 +20,8 @@ pub(crate) enum Failed {
     RangeScan,
     /// A read for a snapshot by file.
     FileSnapshot,
+    /// A snapshot of a bucket.
+    BucketSnapshot,
     /// A read of values that are loaded ahead.
     LoadAhead,
     /// The recount of what is on disk alone.
@@ -43,6 +45,7 @@ impl Failed {
             Failed::Stream => "a stream cannot read from disk",
             Failed::RangeScan => "a range scan cannot read from disk",
             Failed::FileSnapshot => "a snapshot by file cannot read from disk",
+            Failed::BucketSnapshot => "a snapshot of the bucket cannot read from disk",
             Failed::LoadAhead => "some values are not loaded ahead",
             Failed::Recount => "a filter of evicted keys stays as it is",
             Failed::Compaction => "cannot compact; the file stays as it is",

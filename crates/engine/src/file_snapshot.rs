@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
-use crate::range_scan::OpenScan;
+use crate::open_files::OpenScan;
 use crate::refusal::Refusal;
 use crate::shard_guard::Holder;
 use crate::unreadable::Unreadables;

@@ -9,9 +9,10 @@ use base::planted::{self, Bug};
 use base::{Seqno, SyncWrite, VbId, Version, VersionMeta};
 use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use parking_lot::Mutex;
-use vbucket::{FlushBatch, Pressure, Removed, SnapshotKind};
+use vbucket::{FlushBatch, Pressure, RangeLimit, Removed, SnapshotKind};
 
 use crate::bucket_core::Core;
+use crate::bucket_snapshot::BucketSnapshots;
 use crate::checkpoint_recovery::Checkpoints;
 use crate::claims::Claims;
 use crate::disk_state::SaveStats;
@@ -138,6 +139,7 @@ impl Flushing {
         refused: &mut dyn FnMut(VbId),
     ) -> Progress {
         assert!(group.len() <= self.core.flush.group_vbuckets(), "the queue gives no more");
+        BucketSnapshots::of(&self.core).keep_saved(group);
         let take = |(i, vb): (usize, &VbId)| {
             self.core.vbuckets.prefetch(group.get(i + 1).copied());
             self.take_batch(*vb)
@@ -188,7 +190,9 @@ impl Flushing {
             // It is queued again when it is released.
             return None;
         }
-        shard.vb.take_flush_batch(self.core.config.flush_batch_items as u64)
+        let through = shard.wanted_snapshot.map_or(Seqno(u64::MAX), |wanted| wanted.seqno);
+        let limit = RangeLimit::items(self.core.config.flush_batch_items as u64).through(through);
+        shard.vb.take_flush_batch(limit)
     }
 
     /// Frees what nobody needs any more, which was not looked at for long.
@@ -215,10 +219,10 @@ impl Flushing {
             }
             shard.sync_waiters.note(SyncStep::Saved { from_ns }, batch.high_seqno, until_ns);
             let has_more = self.durability.settle_held(&mut shard, settled);
-            if shard.vb.has_unflushed() {
+            if shard.vb.has_unflushed() || shard.wanted_snapshot.is_some() {
                 self.core.queue_flush(&mut shard);
             }
-            if shard.unflushed() > LARGE_BACKLOG {
+            if shard.unflushed() > LARGE_BACKLOG || shard.wanted_snapshot.is_some() {
                 self.core.flush.hurry(batch.id);
             }
             (removed, has_more)

@@ -271,6 +271,6 @@ fn under_newer_uid(manifest: Manifest, noted: ManifestUid) -> Manifest {
 fn log_files_stay(error: &Failure) {
     tracing::warn!(
         event = "manifest_files_stay", %error,
-        "the two files of the manifest stay as they are until the next start"
+        "the two files of the manifest cannot be written, and stay as they are until the next start"
     );
 }

@@ -31,6 +31,7 @@ use crate::expiry_pager::{Expiring, ExpiryPager};
 use crate::failure::Failure;
 use crate::failure_log::FailureLog;
 use crate::fetcher::Fetching;
+use crate::figures::Figures;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Flushing;
 use crate::history::history_retention;
@@ -49,6 +50,7 @@ use crate::roles::Roles;
 use crate::settings::Key;
 use crate::shard::{Shard, dead, new_uuid};
 use crate::shard_guard::Holder;
+use crate::snapshot_table::BucketSnapshotTable;
 use crate::starts::{StartNote, Starts};
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
@@ -69,6 +71,7 @@ fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &E
         unloaded: None,
         incarnation: 0,
         flush_queued: false,
+        wanted_snapshot: None,
         replica_stream: 0,
         is_claimed: false,
         is_half_given: false,
@@ -142,6 +145,8 @@ impl Bucket {
             store,
             unreadable: Unreadables::default(),
             failure_log: FailureLog::new(&env.clock),
+            snapshots: BucketSnapshotTable::default(),
+            figures: Figures::default(),
             history: Mutex::new(history),
             env,
             backend: RwLock::new(config.backend),

@@ -292,7 +292,7 @@ impl Pager {
                     bucket = documents.core.name(),
                     metadata_bytes,
                     left_out,
-                    "metadata alone fill the memory: full eviction"
+                    "metadata alone fill the memory: the bucket changes to full eviction, as its setting auto_eviction has it"
                 );
             }
             if let Err(error) = documents.core.set_param("item_eviction_policy", "full_eviction")

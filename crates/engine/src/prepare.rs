@@ -4,6 +4,7 @@ use base::planted::{self, Bug};
 use base::{DurabilityLevel, Moment, NewVersion, VbId};
 use vbucket::{Change, NO_DEADLINE, Prepared};
 
+use crate::bucket_core::active_for_change;
 use crate::counters::OpCounts;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
@@ -31,7 +32,7 @@ impl Writer<'_> {
         let deadline_ns = self.core.env.clock.monotonic_ns().saturating_add(timeout_ns).min(NO_DEADLINE - 1);
         let (outcome, uuid, pending) = {
             let collection = change.new.document_key().collection;
-            let mut shard = self.core.active_with(vb, collection)?;
+            let mut shard = active_for_change(&self.core, vb, collection)?;
             if shard.vb.topology().is_none() && self.durability.lacks_replicas() {
                 return Err(Refusal::DurabilityImpossible);
             }

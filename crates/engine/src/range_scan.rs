@@ -14,10 +14,12 @@ use kvstore::{Failure, KvStore, Snapshot, Values};
 use parking_lot::Mutex;
 
 use crate::bucket_core::Core;
+use crate::bucket_snapshot::BucketSnapshots;
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
 use crate::file_snapshot::{FileSnapshotTable, FileSnapshots};
 use crate::keeper::{Chore, LONGEST_PAUSE, Next, Slice};
+use crate::open_files::OpenScan;
 use crate::refusal::Refusal;
 use crate::settings::{Key, Settings};
 use crate::shard_guard::Holder;
@@ -106,23 +108,6 @@ pub enum RangeScanProgress {
     More,
     /// That was all; the scan has ended.
     Complete,
-}
-
-/// Counts a scan against the most that there may be.
-pub(crate) struct OpenScan(Arc<AtomicUsize>);
-
-impl OpenScan {
-    pub(crate) fn take(open: &Arc<AtomicUsize>, most: usize) -> Option<OpenScan> {
-        let more = |open: usize| (open < most).then_some(open + 1);
-        open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(OpenScan(Arc::clone(open)))
-    }
-}
-
-impl Drop for OpenScan {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Where a scan goes on.
@@ -629,7 +614,7 @@ struct Present {
     documents: u64,
 }
 
-/// The chore that ends scans and snapshots by file whose time is over or whose vBucket is gone: they keep files open and old
+/// The chore that ends scans and snapshots whose time is over or whose vBucket is gone: they keep files open and old
 /// versions alive.
 pub(crate) struct StaleRangeScans;
 
@@ -639,6 +624,7 @@ impl Chore for StaleRangeScans {
     fn step(&mut self, scans: &Scans, _: &Slice<'_>) -> Next {
         scans.range_scans().end_stale();
         scans.file_snapshots().end_stale();
+        BucketSnapshots::of(&scans.core).end_stale();
         Next::After(LONGEST_PAUSE)
     }
 }

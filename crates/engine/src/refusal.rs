@@ -37,6 +37,8 @@ pub enum Refusal {
     NotResident,
     /// The vBucket is about to get another role: wait for that, and ask again.
     Pending,
+    /// Changes are held for a snapshot of the bucket: wait for its end, and ask again.
+    Held,
     /// The vBucket's documents are still being loaded: wait for them, and ask again.
     Loading,
     /// The bucket has no disk, so this cannot be.

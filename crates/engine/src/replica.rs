@@ -20,6 +20,7 @@ use crate::bucket_core::Core;
 use crate::checkpoint_recovery::Checkpoints;
 use crate::collections::BucketCollections;
 use crate::completion::{Completer, Completion, completion};
+use crate::counters::OpCounts;
 use crate::evict::Eviction;
 use crate::flush_queue::LARGE_BACKLOG;
 use crate::refusal::Refusal;
@@ -298,9 +299,13 @@ impl Replicas {
             let mut over = Vec::new();
             let refused = match self.replica(stream) {
                 Ok(mut shard) => {
+                    let mut ops = OpCounts::default();
                     let refused = some.find_map(|(hash, change)| {
-                        apply(&mut shard.vb, change, hash, now).map(|stored| garbage.push(stored)).err()
+                        let count = counter_of(&change);
+                        let stored = apply(&mut shard.vb, change, hash, now);
+                        stored.map(|stored| garbage.push(stored)).inspect(|()| count(&mut ops)).err()
                     });
+                    shard.ops.add(&ops);
                     shard.vb.note_complete(&mut over);
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
@@ -427,6 +432,16 @@ fn apply(
             };
             aborted.map_err(|refusal| (refusal, Incoming::Abort { key, prepared, seqno }))
         }
+    }
+}
+
+/// Counts a change as the part in a sync write that it is, as on the active node.
+fn counter_of(change: &Incoming) -> fn(&mut OpCounts) {
+    match change {
+        Incoming::Version(new) if is_prepare(new) => |ops| ops.sync_accepted += 1,
+        Incoming::Version(_) => |_| {},
+        Incoming::Commit { .. } => |ops| ops.sync_committed += 1,
+        Incoming::Abort { .. } => |ops| ops.sync_aborted += 1,
     }
 }
 

@@ -10,6 +10,7 @@ use vbucket::{BucketContext, CollectionOps, Origin, VBucket};
 use crate::checkpoint_stats::CheckpointStats;
 use crate::counters::OpCounts;
 use crate::follower::Follower;
+use crate::snapshot_table::WantedSnapshot;
 use crate::sync_waiters::SyncWaiters;
 
 /// A producer's acceptance to send a vBucket's changes. It is void once another stream of the vBucket is accepted,
@@ -35,6 +36,8 @@ pub(crate) struct Shard {
     /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
     pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
+    /// What the flusher is to keep: nothing behind its last change is saved before.
+    pub(crate) wanted_snapshot: Option<WantedSnapshot>,
     /// What is stored of it is being replaced: nothing of it is to be written.
     pub(crate) is_claimed: bool,
     /// The stream whose changes a replica takes; 0 for none.

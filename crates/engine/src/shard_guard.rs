@@ -10,6 +10,7 @@ use base::env::Clock;
 use base::{Histogram, HistogramCounts};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::change_marks::ChangeMarks;
 use crate::shard::Shard;
 
 /// Who holds a vBucket's lock.
@@ -181,6 +182,8 @@ fn wait<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> Mut
 /// A vBucket that is locked; unlocked when it is dropped.
 pub(crate) struct ShardGuard<'a> {
     shard: MutexGuard<'a, Shard>,
+    /// Noted there before it is changed.
+    marks: &'a ChangeMarks,
     /// Dropped after the lock is released.
     _timing: Option<Timing<'a>>,
 }
@@ -197,7 +200,7 @@ impl<'a> ShardGuard<'a> {
     pub(crate) fn lock(
         shard: &'a Mutex<Shard>,
         holder: Holder,
-        times: &'a LockClock,
+        (times, marks): (&'a LockClock, &'a ChangeMarks),
         clock: &'a dyn Clock,
     ) -> ShardGuard<'a> {
         let mut shard = lock_noting(shard, &times.waits[holder as usize], clock);
@@ -206,7 +209,7 @@ impl<'a> ShardGuard<'a> {
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
         let timing = if is_timed { Some(Timing::begin(times, clock, holder)) } else { None };
-        ShardGuard { shard, _timing: timing }
+        ShardGuard { shard, marks, _timing: timing }
     }
 }
 
@@ -236,6 +239,7 @@ impl Deref for ShardGuard<'_> {
 impl DerefMut for ShardGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Shard {
+        self.marks.mark(self.shard.vb.id());
         &mut self.shard
     }
 }

@@ -7,6 +7,7 @@ use base::version::prefetch_all;
 use base::{HistogramCounts, VbId, VbState};
 use parking_lot::Mutex;
 
+use crate::change_marks::ChangeMarks;
 use crate::refusal::Refusal;
 use crate::shard::Shard;
 use crate::shard_guard::{Holder, LockClock, ShardGuard};
@@ -30,19 +31,31 @@ pub fn locks_taken() -> u64 {
 #[derive(Clone)]
 pub(crate) struct VBuckets {
     shards: Arc<[Mutex<Shard>]>,
+    marks: Arc<ChangeMarks>,
     times: Arc<LockClock>,
     clock: Arc<dyn Clock>,
 }
 
 impl VBuckets {
     pub(crate) fn new(shards: impl Iterator<Item = Shard>, clock: &Arc<dyn Clock>) -> VBuckets {
-        let shards = shards.map(Mutex::new).collect();
-        VBuckets { shards, times: Arc::default(), clock: Arc::clone(clock) }
+        let shards: Arc<[Mutex<Shard>]> = shards.map(Mutex::new).collect();
+        let count = u16::try_from(shards.len()).expect("vBuckets have numbers of 16 bits");
+        VBuckets {
+            shards,
+            marks: Arc::new(ChangeMarks::new(count)),
+            times: Arc::default(),
+            clock: Arc::clone(clock),
+        }
     }
 
     /// A vBucket with its lock, for those who do not wait for that; `None` if the bucket has none of this number.
     pub(crate) fn shard(&self, vb: VbId) -> Option<&Mutex<Shard>> {
         self.shards.get(usize::from(vb.0))
+    }
+
+    /// Which of them changed since figures were made of them.
+    pub(crate) fn marks(&self) -> &ChangeMarks {
+        &self.marks
     }
 
     /// Locks a vBucket, there or deleted.
@@ -51,14 +64,14 @@ impl VBuckets {
     ///
     /// If the bucket has no vBucket of this number.
     pub(crate) fn hold(&self, vb: VbId, holder: Holder) -> ShardGuard<'_> {
-        ShardGuard::lock(&self.shards[usize::from(vb.0)], holder, &self.times, &*self.clock)
+        ShardGuard::lock(&self.shards[usize::from(vb.0)], holder, (&self.times, &self.marks), &*self.clock)
     }
 
     /// Locks a vBucket, there or deleted; `None` if the bucket has none of this number.
     #[inline]
     pub(crate) fn any(&self, vb: VbId, holder: Holder) -> Option<ShardGuard<'_>> {
         let shard = self.shard(vb)?;
-        Some(ShardGuard::lock(shard, holder, &self.times, &*self.clock))
+        Some(ShardGuard::lock(shard, holder, (&self.times, &self.marks), &*self.clock))
     }
 
     /// Locks a vBucket whatever its role, if it is there.

@@ -4,6 +4,7 @@ use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMe
 use subdoc::exec::Late;
 use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
 
+use crate::bucket_core::active_for_change;
 use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
@@ -117,7 +118,7 @@ fn apply_with(
         regenerate_cas: request.regenerate_cas || is_replaced,
     };
     let (outcome, uuid) = {
-        let mut shard = documents.core.active_with(vb, request.key.collection)?;
+        let mut shard = active_for_change(&documents.core, vb, request.key.collection)?;
         let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
         change.new.meta_mut().expiry = documents.capped_expiry(&request.meta, ttl_s, now);
         let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {

@@ -4,6 +4,7 @@ use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, VbId, Version, V
 use subdoc::exec::Late;
 use vbucket::{Basis, Change, Existence};
 
+use crate::bucket_core::active_for_change;
 use crate::counters::OpCounts;
 use crate::documents::Documents;
 use crate::mutated::Mutated;
@@ -78,7 +79,7 @@ impl Writer<'_> {
         }
         let (outcome, uuid) = {
             let collection = change.new.key().collection;
-            let mut shard = self.core.active_with(vb, collection)?;
+            let mut shard = active_for_change(&self.core, vb, collection)?;
             let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
             change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
             let kind = change.new.meta().kind;

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use base::memory::PARTS;
+use base::memory::{PARTS, ProcessMemory};
 use common::World;
 
 const KEYS: usize = 20_000;
@@ -48,7 +48,7 @@ fn the_account_says_what_the_heap_says() {
     assert_eq!(figures.difference_bytes(), 0);
     let total = figures.charged.iter().sum::<i64>() as u64;
     assert!(figures.estimate_bytes.abs_diff(total) <= world.bucket.memory().account().deviation_bytes());
-    assert!(figures.heap.used_bytes > 3 << 20 && figures.process.slab_bytes >= figures.heap.held_bytes);
+    assert!(figures.heap.used_bytes > 3 << 20 && ProcessMemory::now().slab_bytes >= figures.heap.held_bytes);
     let account = world.bucket.memory().account().clone();
     drop(world);
     assert_eq!(account.exact(), [0; PARTS], "a bucket that is gone holds nothing");

@@ -198,7 +198,7 @@ impl Catalog {
                 if let Some(other) = &other {
                     tracing::warn!(
                         event = "catalog_copy_unused", catalog = %other,
-                        "one of the two copies of the catalog is not used"
+                        "one of the two copies of the catalog cannot be used; the other one is whole and is used"
                     );
                 }
                 // the other copy is written again with the next change

@@ -30,7 +30,7 @@ use couchstore::{Scratch, Snapshot};
 use parking_lot::Mutex;
 
 use crate::catalog::{Believe, Catalog, Listed, StoreId};
-use crate::collections::CollectionStats;
+use crate::collections::{CollectionStats, Tally};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
@@ -94,6 +94,8 @@ pub struct Couch {
     config: CouchConfig,
     vbuckets: Mutex<BTreeMap<VbId, Arc<Vbucket>>>,
     open_files: OpenFiles,
+    /// vBuckets whose files changed since that was asked last; `None` before the first time.
+    changed: Mutex<Option<BTreeSet<VbId>>>,
     promises: Promises,
     /// Whether any vBucket has something on disk that a restart may find on record, or not.
     has_undecided: AtomicBool,
@@ -327,6 +329,7 @@ impl Couch {
             has_undecided: AtomicBool::new(false),
             is_synced: false,
             open_files: OpenFiles::new(config.max_open_files),
+            changed: Mutex::default(),
             sync,
             scratch: Mutex::default(),
             saves: AtomicU64::new(0),
@@ -339,6 +342,14 @@ impl Couch {
 
     fn vbucket(&self, vb: VbId) -> Arc<Vbucket> {
         self.vbuckets.lock().entry(vb).or_default().clone()
+    }
+
+    /// Notes that the file of a vBucket is another one, or was written or looked at. The caller holds its slot: a look that
+    /// follows finds the file as it is now, or cannot look yet.
+    fn note_changed(&self, vb: VbId) {
+        if let Some(changed) = &mut *self.changed.lock() {
+            changed.insert(vb);
+        }
     }
 
     /// Counts a failure. Whatever it was, nothing is known about the file any more: it is opened again next time.
@@ -354,12 +365,13 @@ impl Couch {
             if let Some(left_out) = self.failed.admit(self.env.clock.monotonic()) {
                 tracing::warn!(
                     event = "file_io_failed", %failure, left_out,
-                    "a file cannot be read or written"
+                    "the file of a vBucket cannot be read or written"
                 );
             }
             if vbucket.close(slot, true) {
                 self.open_files.forget(vb);
             }
+            self.note_changed(vb);
         }
         result
     }
@@ -378,6 +390,7 @@ impl Couch {
             self.open_files.opened(vb);
             *vbucket.latest.lock() = Some(file.snapshot());
             slot.file = Some(file);
+            self.note_changed(vb);
         } else {
             self.open_files.used(vb);
         }
@@ -561,12 +574,20 @@ impl KvStore for Couch {
         Some(slot.known.as_ref()?.usage(self.env.disk.key_changes()))
     }
 
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
-        let Some(vbucket) = self.vbuckets.lock().get(&vb).cloned() else { return Vec::new() };
+    fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
+        let Some(vbucket) = self.vbuckets.lock().get(&vb).cloned() else { return true };
         // Whoever writes holds the lock over syncs; then the next question is soon enough.
-        let Some(slot) = vbucket.slot.try_lock() else { return Vec::new() };
+        let Some(slot) = vbucket.slot.try_lock() else { return false };
         let known = slot.known.as_ref().and_then(Known::tally);
-        slot.file.as_ref().map(VbFile::tally).or(known).map(|tally| tally.all().to_vec()).unwrap_or_default()
+        let tally = slot.file.as_ref().map(VbFile::tally).or(known);
+        tally.into_iter().flat_map(Tally::all).for_each(|(id, stats)| tell(*id, stats));
+        true
+    }
+
+    fn take_changed(&self, changed: &mut dyn FnMut(VbId)) -> bool {
+        let Some(all) = self.changed.lock().replace(BTreeSet::new()) else { return false };
+        all.into_iter().for_each(changed);
+        true
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {
@@ -577,6 +598,7 @@ impl KvStore for Couch {
         }
         vbucket.generation.fetch_add(1, Ordering::Relaxed);
         slot.known = None;
+        self.note_changed(vb);
         slot.recorded = None;
         slot.not_before = None;
         slot.refused = None;

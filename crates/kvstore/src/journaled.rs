@@ -98,6 +98,9 @@ pub struct Journaled {
     damage: Mutex<BTreeMap<VbId, String>>,
     /// vBuckets of which the journal misses changes that a later start may find, and what is missing.
     lost: Mutex<BTreeMap<VbId, String>>,
+    /// Whether any vBucket may have something to file: if not, a look for it would ask a thousand vBuckets in vain, ten
+    /// times a second. Set behind each change that leaves something to file, cleared before a look.
+    may_wait: AtomicBool,
     /// Bytes of versions that are in the journal only.
     unfiled_bytes: AtomicU64,
     /// Filing begins when they are more.
@@ -324,7 +327,7 @@ impl Journaled {
         {
             tracing::warn!(
                 event = "journal_segment_not_released", %failure, left_out,
-                "cannot release a journal segment"
+                "cannot release a journal segment; it stays until a later try"
             );
         }
     }
@@ -372,6 +375,7 @@ impl Journaled {
             added += unfiled.unfiled.lock().add((self.account(), self.keeps_history()), *batch, since, last);
         }
         self.unfiled_bytes.fetch_add(added, Ordering::Relaxed);
+        self.may_wait.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -560,8 +564,12 @@ impl KvStore for Journaled {
         self.files.usage(vb)
     }
 
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
-        self.files.collections(vb)
+    fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
+        self.files.each_collection(vb, tell)
+    }
+
+    fn take_changed(&self, changed: &mut dyn FnMut(VbId)) -> bool {
+        self.files.take_changed(changed)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -27,7 +27,7 @@ use logstore::{
 use parking_lot::Mutex;
 
 use crate::catalog::{Believe, Catalog, Listed, StoreId};
-use crate::collections::CollectionStats;
+use crate::collections::{CollectionStats, Tally};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
@@ -399,10 +399,11 @@ impl KvStore for Log {
         Some(Usage { file_bytes: usage.bytes, used_bytes: usage.live_bytes, is_current: true })
     }
 
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+    fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
         let stored = self.store.stored(vb.0).ok().flatten();
-        let state = stored.and_then(|stored| LogState::decode(&stored.state).ok());
-        state.map(|state| state.tally.all().to_vec()).unwrap_or_default()
+        let tally = stored.and_then(|stored| LogState::tally_of(&stored.state));
+        tally.iter().flat_map(Tally::all).for_each(|(id, stats)| tell(*id, stats));
+        true
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -294,9 +294,11 @@ impl KvStore for Memory {
         Some(Usage { file_bytes: bytes, used_bytes: bytes, is_current: true })
     }
 
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
+    fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
         let inner = self.inner.lock();
-        inner.vbuckets.get(&vb).map(|vbucket| vbucket.now.totals.tally.all().to_vec()).unwrap_or_default()
+        let of = inner.vbuckets.get(&vb).into_iter().flat_map(|vbucket| vbucket.now.totals.tally.all());
+        of.for_each(|(id, stats)| tell(*id, stats));
+        true
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -51,6 +51,8 @@ pub struct Movable {
     sides: RwLock<Sides>,
     /// One for each vBucket, and behind them one for all that the bucket does not have.
     lanes: Box<[Lane]>,
+    /// Whether there were two stores when it was last asked what changed.
+    was_moving: AtomicBool,
     plan: Mutex<Option<MovePlan>>,
     shown: Mutex<Option<MoveProgress>>,
 }
@@ -262,7 +264,16 @@ impl Movable {
         let first = Side::new(open(env.clone(), first_of)?, first_of);
         let (sides, plan) = (RwLock::new(Sides::One(first)), Mutex::default());
         let dir = dir.to_owned();
-        let movable = Movable { env, dir, open, sides, lanes, plan, shown: Mutex::default() };
+        let movable = Movable {
+            env,
+            dir,
+            open,
+            sides,
+            lanes,
+            was_moving: AtomicBool::new(false),
+            plan,
+            shown: Mutex::default(),
+        };
         if let Some(record) = record {
             movable.go_on(record)?;
         }

@@ -31,6 +31,11 @@ impl KvStore for Nothing {
         Ok(Counts::default())
     }
 
+    /// Nothing ever changes.
+    fn take_changed(&self, _: &mut dyn FnMut(VbId)) -> bool {
+        true
+    }
+
     fn delete_vbucket(&self, _: VbId) -> Result<(), Failure> {
         Ok(())
     }

@@ -89,10 +89,18 @@ pub trait KvStore: Send + Sync {
         None
     }
 
-    /// What is stored of each collection of a vBucket, as of its last commit: from memory, so that it can be asked often.
-    /// Empty if there is no file, or nobody has looked at it yet.
-    fn collections(&self, _: VbId) -> Vec<(CollectionId, CollectionStats)> {
-        Vec::new()
+    /// Tells what is stored of each collection of a vBucket, by id, as of its last commit: from memory, so that it can be
+    /// asked often. Tells of none if there is no file, or nobody has looked at it yet. False if it is being written at the
+    /// moment, so that nothing could be told: ask later.
+    fn each_collection(&self, _: VbId, _tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
+        true
+    }
+
+    /// Tells the vBuckets of which [`KvStore::usage`] or [`KvStore::each_collection`] may say something else than when this
+    /// was asked last: for a caller that keeps what they say. What changes meanwhile is told next time. False if the store cannot
+    /// tell, as the first time, and any may have changed.
+    fn take_changed(&self, _changed: &mut dyn FnMut(VbId)) -> bool {
+        false
     }
 
     /// Forgets a vBucket, durably; fine if there is none.

@@ -248,7 +248,7 @@ impl Shard {
                 Err(failure) if failure.is_damage() => {
                     tracing::warn!(
                         event = "log_segment_not_rewritten", %failure,
-                        "a damaged segment is not rewritten"
+                        "a damaged segment cannot be rewritten, and stays with its waste"
                     );
                 }
                 done => done.map(drop)?,

@@ -4,6 +4,7 @@
 //! *Guarantee:* with a wrapping key nothing is written plain that has content of a client. Without the right one a node
 //! or a bucket does not open, and nothing of it is changed.
 
+pub mod progress;
 pub mod rekey;
 
 use std::collections::BTreeSet;
@@ -339,7 +340,7 @@ fn drop_old(env: &Env, ring: &KeyRing, folders: &[&Path]) -> Result<(), KeyError
         Err(error) => {
             tracing::warn!(
                 event = "data_keys_unknown", %error,
-                "it is not known which data keys are needed; all stay"
+                "files cannot be read to learn which data keys they need: no key is dropped"
             )
         }
     }

@@ -2,22 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::audit::sessions;
+use crate::audit::{CANNOT_BE_RECORDED, sessions};
 use crate::node::Node;
-use crate::session::Session;
-use crate::stale_users;
+use crate::session::{PutOff, Session};
+use crate::stale_users::{self, USERS_MAY_HAVE_CHANGED};
 
 /// Logs a client in as the user that its certificate names. Otherwise the session remembers why not: there is no such user, or
-/// this node does not let it in now (record 178).
+/// this node does not let it in now (record 178), or no login can be recorded (record 106).
 pub(crate) fn log_in(node: &Node, session: &mut Session, name: &str) -> bool {
-    match node.accounts().users().get(name.as_bytes()) {
-        Some(user) if stale_users::lets_in(node, user) => {
-            session.log_in(Arc::clone(user));
-            sessions::logged_in(node, session);
-            return true;
-        }
-        Some(_) => session.put_off = Some(name.into()),
-        None => session.unknown_certified = Some(name.into()),
+    let users = node.accounts().users();
+    let Some(user) = users.get(name.as_bytes()) else {
+        session.unknown_certified = Some(name.into());
+        return false;
+    };
+    let refused = match sessions::may_log_in(node) {
+        Err(_) => Some(CANNOT_BE_RECORDED),
+        Ok(()) => (!stale_users::lets_in(node, user)).then_some(USERS_MAY_HAVE_CHANGED),
+    };
+    if let Some(why) = refused {
+        session.put_off = Some(Box::new(PutOff { name: name.into(), why }));
+        return false;
     }
-    false
+    session.log_in(Arc::clone(user));
+    sessions::logged_in(node, session);
+    true
 }

@@ -11,9 +11,9 @@ use crate::command::{Handler, Row};
 use crate::command_rules::CasRule::{Forbidden as NoCas, Optional as AnyCas, Required as NeedsCas};
 use crate::command_rules::{Key, Leaves, Silence, ValueRule};
 use crate::commands::{
-    admin, auth, collections, command_timer, counter, dcp as streams, dcp_consumer as consumer, delete,
-    file_snapshot, get, lock, meta, mutate_with_meta, observe, range_scan, session, stats, store, subdoc,
-    touch, vbucket,
+    admin, auth, bucket_snapshot, collections, command_timer, counter, dcp as streams,
+    dcp_consumer as consumer, delete, file_snapshot, get, lock, meta, mutate_with_meta, observe, range_scan,
+    session, stats, store, subdoc, touch, vbucket,
 };
 use crate::privilege::Privilege::*;
 
@@ -288,6 +288,13 @@ pub static ROWS: &[Row] = &[
         .needs(Administrator)
         .fenced()
         .key(Key::Required)
+        .value(ValueRule::Required)
+        .datatype(JSON),
+    Row::new(BUCKET_SNAPSHOT, bucket_snapshot::bucket_snapshot, "Hold changes, and keep all active vBuckets as of one moment")
+        .leaves(Leaves::Overview)
+        .in_bucket()
+        .needs(DcpProducer)
+        .fenced()
         .value(ValueRule::Required)
         .datatype(JSON),
     // Documents with their metadata

@@ -31,6 +31,7 @@ use kvstore::StorageBackend;
 use crate::alternate::is_host;
 use crate::connection_memory::LEAST_LIMIT_BYTES;
 use crate::log_levels::LogLevels;
+use crate::password_policy::PasswordPolicy;
 use crate::recent_log::RecentLog;
 use crate::sasl::hash::Hashing;
 use crate::sasl::offer::SaslOffer;
@@ -296,7 +297,19 @@ impl Config {
         let open = addresses.find(|addr| !addr.ip().is_loopback());
         match open {
             Some(addr) if self.password_was_generated => Err(ConfigError::OpenWithoutPassword(addr)),
-            _ => Ok(()),
+            Some(addr) => self.check_passwords(addr),
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever reaches `addr` may guess: passwords keep the policy that holds for users who are made over HTTP, as long as
+    /// nobody has set another one.
+    fn check_passwords(&self, addr: SocketAddr) -> Result<(), ConfigError> {
+        let policy = PasswordPolicy::default();
+        let weak = self.users.iter().find_map(|user| Some((&user.name, policy.fault(&user.password)?)));
+        match weak {
+            Some((user, fault)) => Err(ConfigError::OpenWithWeakPassword { addr, user: user.clone(), fault }),
+            None => Ok(()),
         }
     }
 
@@ -438,6 +451,41 @@ mod tests {
         assert!(matches!(config("kv = \"x\"").err(), Some(ConfigError::Address(_))));
         assert!(matches!(config("kv = \"0.0.0.0:0\"").err(), Some(ConfigError::OpenWithoutPassword(_))));
         assert!(config("kv = \"0.0.0.0:0\"\npassword = \"chosen\"").is_ok());
+    }
+
+    #[test]
+    fn passwords_of_a_node_that_others_reach_keep_the_policy() {
+        const TLS: &str = "tls-cert = \"c\"\ntls-key = \"k\"\n";
+        let user = |password| {
+            format!("[[user]]\nname = \"ann\"\npassword = \"{password}\"\nrole = \"data_reader[*]\"")
+        };
+        for open in [
+            "kv = \"0.0.0.0:0\"\n",
+            "http = \"127.0.0.1:0,192.0.2.1:0\"\n",
+            "kv = \"[2001:db8::1]:0\"\n",
+            &format!("{TLS}kv-tls = \"0.0.0.0:0\"\n"),
+            &format!("{TLS}http-tls = \"0.0.0.0:0\"\n"),
+        ] {
+            let told = |rest: &str| config(&format!("{open}{rest}")).err().map(|error| error.to_string());
+            for weak in ["x", "short"] {
+                let why = told(&format!("password = \"{weak}\"")).expect(open);
+                for part in [
+                    "beyond this machine",
+                    "at least 6 characters",
+                    "the user Administrator",
+                    "--password-file",
+                ] {
+                    assert!(why.contains(part), "{open}: {part}: {why}");
+                }
+                assert!(!why.contains(&format!("\"{weak}\"")), "it is not told: {why}");
+            }
+            let why = told(&format!("password = \"chosen\"\n{}", user("x"))).expect(open);
+            assert!(why.contains("the user ann"), "{why}");
+            assert_eq!(told(&format!("password = \"chosen\"\n{}", user("chosen"))), None);
+        }
+        for alone in ["", "kv = \"127.0.0.1:0\"\n", "kv = \"[::1]:0\"\n"] {
+            assert!(config(&format!("{alone}password = \"x\"\n{}", user("y"))).is_ok(), "{alone}");
+        }
     }
 
     #[test]

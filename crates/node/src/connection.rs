@@ -31,7 +31,6 @@ use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
-use crate::stale_users;
 use crate::sync_write::{Prepared, SharedWaker};
 use crate::{certificate_login, elsewhere, push};
 
@@ -218,9 +217,10 @@ impl Connection {
     /// If not, or if this node does not let it in now, that is told when the client asks for something without logging in:
     /// nodes of a cluster show certificates of no user, and log in by password.
     pub fn certified(&mut self, name: &str) {
-        if !certificate_login::log_in(&self.node, &mut self.session, name) && self.session.put_off.is_some() {
-            let why = stale_users::USERS_MAY_HAVE_CHANGED;
-            sessions::login_put_off(&self.node, &self.session, name.as_bytes(), why);
+        if !certificate_login::log_in(&self.node, &mut self.session, name)
+            && let Some(put_off) = &self.session.put_off
+        {
+            sessions::login_put_off(&self.node, &self.session, name.as_bytes(), put_off.why);
         }
     }
 
@@ -234,9 +234,12 @@ impl Connection {
         &self.node
     }
 
-    /// Bytes that it holds: requests that wait to be handled again, and what its streams hold beside the bucket's changes.
+    /// Bytes that it holds: requests that wait to be handled again, what a client made its session hold
+    /// without a login, and what its streams hold beside the bucket's changes.
     pub fn held_bytes(&self) -> usize {
-        self.parked_bytes + self.session.dcp.as_ref().map_or(0, |dcp| dcp.held_bytes())
+        // What a user's session has is little beside what a user may ask for.
+        let session = if self.session.is_authenticated() { 0 } else { self.session.held_bytes() };
+        self.parked_bytes + session + self.session.dcp.as_ref().map_or(0, |dcp| dcp.held_bytes())
     }
 
     /// Whether answers are still to come.
@@ -394,6 +397,7 @@ impl Connection {
             work_bytes: &mut self.work_bytes,
         };
         let Handled { outcome, pass, .. } = dispatch(desk, request);
+        self.session.times(&self.node).of_worker(self.counters.number()).count(request.opcode);
         let waits = match outcome {
             Outcome::Done if measured => {
                 let ended_ns = clock.monotonic_ns();

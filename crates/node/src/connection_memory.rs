@@ -7,8 +7,13 @@
 //! What was made already is charged even beyond the limit; while that is so nothing large is made: clients that ask for it
 //! hear of a temporary failure.
 //! If memory stays short, the connection that holds most of it and does not move is closed, one each second.
+//!
+//! Clients that have not logged in hold a share of it at most, together: beyond that the one of them that has held something
+//! for the longest time is closed. They give way to users, too: where a user finds no room, as many of them are closed as it
+//! takes. What is being closed counts as used until its connection has ended.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,6 +35,10 @@ const QUOTA_SHARE: u64 = 4;
 /// The least that may be configured: one frame must find room.
 pub const LEAST_LIMIT_BYTES: u64 = 40 << 20;
 
+/// The share of the limit that clients hold together which have not logged in: beside it, the largest frame of a user finds
+/// room within the least limit.
+const STRANGERS_SHARE: u64 = 4;
+
 /// Memory must be short for this long before a connection is closed for it,
 const SHORT_FOR_S: u64 = 2;
 /// who has moved less than so much
@@ -47,6 +56,90 @@ struct Holder {
     moved_bytes: AtomicU64,
     is_given_up: AtomicBool,
     waker: Mutex<Option<Waker>>,
+}
+
+impl Holder {
+    fn new(peer: SocketAddr, bytes: usize) -> Holder {
+        Holder {
+            peer,
+            bytes: AtomicUsize::new(bytes),
+            moved_bytes: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        }
+    }
+
+    /// Has its connection closed.
+    fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        let waker = self.waker.lock().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether its connection must be closed. Until then `waker` is woken when it must.
+    fn is_given_up(&self, waker: &Waker) -> bool {
+        let mut known = self.waker.lock();
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+}
+
+/// Clients that hold something and have not logged in, by number: the lowest one has held something for the longest time.
+#[derive(Default)]
+struct Strangers {
+    holding: BTreeMap<u64, Arc<Holder>>,
+    next: u64,
+    /// What those hold.
+    bytes: u64,
+    /// What others hold that are being closed.
+    leaving_bytes: u64,
+}
+
+impl Strangers {
+    /// Takes out those that held something first, until `is_enough`, which is asked with what is held by the others and by
+    /// those that are being closed.
+    fn give_way(&mut self, is_enough: impl Fn(u64, u64) -> bool) -> Vec<Arc<Holder>> {
+        let mut given_up = Vec::new();
+        while !is_enough(self.bytes, self.leaving_bytes)
+            && let Some((_, holder)) = self.holding.pop_first()
+        {
+            let bytes = holder.bytes.load(Ordering::Relaxed) as u64;
+            self.bytes -= bytes;
+            self.leaving_bytes += bytes;
+            given_up.push(holder);
+        }
+        given_up
+    }
+
+    /// Notes that a client holds so much now. It stays where it is once it is being closed.
+    fn note(&mut self, peer: SocketAddr, place: &mut Option<(u64, Arc<Holder>)>, bytes: usize) {
+        match place {
+            None => {
+                let holder = Arc::new(Holder::new(peer, bytes));
+                let number = self.next;
+                self.next += 1;
+                self.bytes += bytes as u64;
+                self.holding.insert(number, Arc::clone(&holder));
+                *place = Some((number, holder));
+            }
+            Some((number, holder)) if self.holding.contains_key(number) => {
+                let before = holder.bytes.swap(bytes, Ordering::Relaxed);
+                self.bytes = self.bytes - before as u64 + bytes as u64;
+                if bytes == 0 {
+                    self.holding.remove(number);
+                    *place = None;
+                }
+            }
+            Some((_, holder)) if bytes == 0 => {
+                self.leaving_bytes -= holder.bytes.swap(0, Ordering::Relaxed) as u64;
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 /// A holder as it was when it moved last.
@@ -74,6 +167,7 @@ pub struct ConnectionMemory {
     pieces_bytes: AtomicUsize,
     freed: Edition,
     rule: Mutex<Rule>,
+    strangers: Mutex<Strangers>,
     refused: AtomicU64,
     paused: AtomicU64,
     closed: AtomicU64,
@@ -92,6 +186,7 @@ impl ConnectionMemory {
             pieces_bytes: AtomicUsize::new(0),
             freed: Edition::default(),
             rule: Mutex::new(Rule { short_since_s: NEVER, looked_at_s: 0, refused: 0, holders: Vec::new() }),
+            strangers: Mutex::default(),
             refused: AtomicU64::new(0),
             paused: AtomicU64::new(0),
             closed: AtomicU64::new(0),
@@ -218,6 +313,12 @@ impl ConnectionMemory {
         if short_for_s < SHORT_FOR_S {
             return;
         }
+        // What is less than one large answer makes no difference to users. Those have a second more, in case that was enough;
+        // strangers who come again and again keep nobody from being closed.
+        let gave_way = self.strangers_give_way(|bytes, _| bytes < LARGE_BYTES as u64);
+        if gave_way && short_for_s == SHORT_FOR_S {
+            return;
+        }
         let bytes = |seen: &&Seen| seen.holder.bytes.load(Ordering::Relaxed);
         let may_go = |seen: &&Seen| {
             let is_stalled = seen.at_s + STALLED_FOR_S <= now_s || short_for_s >= ALL_MOVE_FOR_S;
@@ -230,7 +331,6 @@ impl ConnectionMemory {
     }
 
     fn give_up(&self, holder: &Holder, now: Duration) {
-        holder.is_given_up.store(true, Ordering::Relaxed);
         self.closed.fetch_add(1, Ordering::Relaxed);
         if let Some(left_out) = self.told_closed.admit(now) {
             tracing::warn!(
@@ -244,10 +344,26 @@ impl ConnectionMemory {
                  is ordinary"
             );
         }
-        let waker = holder.waker.lock().clone();
-        if let Some(waker) = waker {
-            waker.wake();
+        holder.give_up();
+    }
+
+    /// The most that clients hold together which have not logged in.
+    pub fn strangers_limit_bytes(&self) -> u64 {
+        self.limit_bytes() / STRANGERS_SHARE
+    }
+
+    /// Closes clients that have not logged in, until `is_enough`. Whether there were any.
+    fn strangers_give_way(&self, is_enough: impl Fn(u64, u64) -> bool) -> bool {
+        let given_up = self.strangers.lock().give_way(is_enough);
+        self.close_strangers(&given_up)
+    }
+
+    fn close_strangers(&self, given_up: &[Arc<Holder>]) -> bool {
+        for holder in given_up {
+            self.closed.fetch_add(1, Ordering::Relaxed);
+            holder.give_up();
         }
+        !given_up.is_empty()
     }
 }
 
@@ -298,6 +414,10 @@ pub struct Charge {
     bytes: usize,
     is_waiting: bool,
     holder: Option<Arc<Holder>>,
+    /// Its client has not logged in.
+    is_stranger: bool,
+    /// Where it is among those clients, if it holds something.
+    place: Option<(u64, Arc<Holder>)>,
 }
 
 impl Drop for Charge {
@@ -310,7 +430,7 @@ impl Drop for Charge {
 impl Charge {
     /// Nothing yet, for the connection of `peer`.
     pub fn new(memory: Arc<ConnectionMemory>, peer: SocketAddr) -> Charge {
-        Charge { memory, peer, bytes: 0, is_waiting: false, holder: None }
+        Charge { memory, peer, bytes: 0, is_waiting: false, holder: None, is_stranger: false, place: None }
     }
 
     /// What it is charged to.
@@ -338,11 +458,36 @@ impl Charge {
 
     /// Charges so much in all if there is room.
     pub fn reserve(&mut self, bytes: usize) -> bool {
-        let has_room = bytes <= self.bytes || self.memory.try_add(bytes - self.bytes);
-        if has_room && bytes > self.bytes {
+        let more = bytes.saturating_sub(self.bytes);
+        let has_room = more == 0 || self.memory.try_add(more);
+        if has_room && more > 0 {
             self.note(bytes);
         }
+        if !has_room && !self.is_stranger {
+            // Woken by what they give back, it finds room.
+            self.memory.strangers_give_way(|_, leaving| leaving >= more as u64);
+        }
         has_room
+    }
+
+    /// Notes whether its client has not logged in, or not any more.
+    pub fn set_stranger(&mut self, is_stranger: bool) {
+        if is_stranger != std::mem::replace(&mut self.is_stranger, is_stranger) {
+            self.note_stranger();
+        }
+    }
+
+    fn note_stranger(&mut self) {
+        let bytes = if self.is_stranger { self.bytes } else { 0 };
+        if bytes == 0 && self.place.is_none() {
+            return;
+        }
+        let most = self.memory.strangers_limit_bytes();
+        let mut strangers = self.memory.strangers.lock();
+        strangers.note(self.peer, &mut self.place, bytes);
+        let given_up = strangers.give_way(|bytes, _| bytes <= most);
+        drop(strangers);
+        self.memory.close_strangers(&given_up);
     }
 
     /// Whether the connection waits for room: it is woken when there is some.
@@ -359,6 +504,7 @@ impl Charge {
 
     fn note(&mut self, bytes: usize) {
         self.bytes = bytes;
+        self.note_stranger();
         match &self.holder {
             Some(holder) if bytes >= LARGE_BYTES => holder.bytes.store(bytes, Ordering::Relaxed),
             Some(holder) => {
@@ -366,13 +512,7 @@ impl Charge {
                 self.holder = None;
             }
             None if bytes >= LARGE_BYTES => {
-                let holder = Arc::new(Holder {
-                    peer: self.peer,
-                    bytes: AtomicUsize::new(bytes),
-                    moved_bytes: AtomicU64::new(0),
-                    is_given_up: AtomicBool::new(false),
-                    waker: Mutex::new(None),
-                });
+                let holder = Arc::new(Holder::new(self.peer, bytes));
                 let mut rule = self.memory.rule.lock();
                 let at_s = rule.looked_at_s;
                 rule.holders.push(Seen { holder: Arc::clone(&holder), moved_bytes: 0, at_s });
@@ -392,12 +532,9 @@ impl Charge {
 
     /// Whether the connection must be closed. Until then `waker` is woken when it must.
     pub fn is_given_up(&self, waker: &Waker) -> bool {
-        let Some(holder) = &self.holder else { return false };
-        let mut known = holder.waker.lock();
-        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *known = Some(waker.clone());
-        }
-        holder.is_given_up.load(Ordering::Relaxed)
+        let is_given_up = |holder: &Arc<Holder>| holder.is_given_up(waker);
+        let stranger = self.place.as_ref().map(|(_, holder)| holder);
+        stranger.is_some_and(is_given_up) || self.holder.as_ref().is_some_and(is_given_up)
     }
 }
 
@@ -433,6 +570,61 @@ pub(crate) mod tests {
         drop(b);
         assert_eq!((memory.used_bytes(), memory.highest_bytes()), (0, 15 * MIB as u64));
         assert!(memory.rule.lock().holders.is_empty());
+    }
+
+    fn stranger(memory: &Arc<ConnectionMemory>, bytes: usize) -> Charge {
+        let mut stranger = charge(memory);
+        stranger.set_stranger(true);
+        stranger.set(bytes);
+        stranger
+    }
+
+    #[test]
+    fn strangers_share_a_part_and_the_first_of_them_gives_way() {
+        let memory = memory(8 * MIB);
+        let mut strangers = Vec::new();
+        for _ in 0..8 {
+            strangers.push(stranger(&memory, MIB));
+            let closed = strangers.iter().filter(|charge| is_closed(charge)).count();
+            assert_eq!(closed, strangers.len().saturating_sub(2), "two of them fill the share");
+        }
+        assert!(strangers[..6].iter().all(is_closed), "the latest stay");
+        strangers.retain(|charge| !is_closed(charge));
+        assert_eq!((memory.used_bytes(), memory.closed()), (2 * MIB as u64, 6));
+
+        // Who logs in is none of them any more, and makes room for others.
+        let mut user = strangers.remove(0);
+        user.set_stranger(false);
+        strangers.push(stranger(&memory, MIB));
+        assert!(!is_closed(&user) && !strangers.iter().any(is_closed));
+        // One that gives its memory back is the latest when it holds some again.
+        strangers[0].set(0);
+        strangers[0].set(MIB);
+        strangers.push(stranger(&memory, MIB));
+        assert_eq!(strangers.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
+    }
+
+    #[test]
+    fn strangers_give_way_to_users() {
+        let memory = memory(8 * MIB);
+        let mut strangers = vec![stranger(&memory, MIB), stranger(&memory, MIB)];
+        let mut user = charge(&memory);
+        assert!(user.reserve(6 * MIB) && !strangers.iter().any(is_closed));
+        for _ in 0..2 {
+            assert!(!user.reserve(7 * MIB));
+            assert_eq!(strangers.iter().map(is_closed).collect::<Vec<_>>(), [true, false], "one is enough");
+        }
+        strangers.remove(0);
+        assert!(user.reserve(7 * MIB));
+        // Memory that stays short is taken from strangers first.
+        for second in 101..=104 {
+            memory.tick(second);
+        }
+        assert!(is_closed(&strangers[0]) && !is_closed(&user));
+        strangers.clear();
+        assert_eq!(memory.used_bytes(), 7 * MIB as u64);
+        let rest = memory.strangers.lock();
+        assert_eq!((rest.holding.len(), rest.bytes, rest.leaving_bytes), (0, 0, 0));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::{Cas, CollectionId, Datatype, DocKey, Moment, VbId};
@@ -255,7 +256,9 @@ impl Context<'_> {
             Refusal::NotMyVbucket if has_no_such_collection(&self.bucket(), vb, key) => {
                 return self.unknown_collection_in(vb);
             }
-            Refusal::NotResident | Refusal::Loading | Refusal::Pending if self.looks < MAX_LOOKS => {
+            Refusal::NotResident | Refusal::Loading | Refusal::Pending | Refusal::Held
+                if self.looks < MAX_LOOKS =>
+            {
                 return self.look_again(vb, key, refusal);
             }
             _ => {}
@@ -290,6 +293,9 @@ impl Context<'_> {
                 loaded.map_or(Ready::Failed(Status::Etmpfail), |()| Ready::Look(None))
             }));
         }
+        if refusal == Refusal::Held {
+            return Outcome::Again(self.changes_released());
+        }
         if refusal == Refusal::Pending {
             let changed = bucket.roles().role_change(vb);
             return Outcome::Again(Box::pin(async move {
@@ -310,6 +316,21 @@ impl Context<'_> {
             })),
             Err(refusal) => self.refuse(refusal),
         }
+    }
+
+    /// Ready when changes are not held any more, at the latest when that ends by itself.
+    fn changes_released(&self) -> Pin<Box<dyn Future<Output = Ready>>> {
+        let Some((mut released, left)) = self.bucket().snapshots().released() else {
+            return Box::pin(std::future::ready(Ready::Look(None)));
+        };
+        let mut over = self.node.doors().timer.after(left + Duration::from_millis(1));
+        Box::pin(std::future::poll_fn(move |cx| {
+            let is_released = Pin::new(&mut released).poll(cx).is_ready();
+            if is_released || over.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ready::Look(None));
+            }
+            Poll::Pending
+        }))
     }
 
     /// Answers that another node serves the vBucket, with the map that says which.

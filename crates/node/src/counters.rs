@@ -65,6 +65,8 @@ pub struct WorkerCounters {
 pub struct AcceptCounters {
     /// When the certificate that the node shows is not valid any more, in seconds of Unix time; 0 without one.
     pub certificate_end_s: AtomicU64,
+    /// When the first of the CAs of `tls-ca` is not valid any more, in seconds of Unix time; 0 without one.
+    pub ca_end_s: AtomicU64,
     /// The system had no descriptor, or another error that is not about the client.
     pub failures: AtomicU64,
     /// KV clients that were closed because all places were taken.

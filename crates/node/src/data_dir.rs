@@ -158,7 +158,7 @@ impl DataDir {
             Err(error) if error.is_disk_full() => {
                 tracing::warn!(
                     event = "start_count_single", %error,
-                    "the number of this start is written over the one before"
+                    "the disk is full: the number of this start is written over the one before, and a crash meanwhile may lose the count"
                 );
                 file.write_over(&*env.disk, bytes.as_bytes())?;
             }

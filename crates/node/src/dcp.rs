@@ -36,10 +36,30 @@ impl Sink for Output {
     }
 }
 
+/// For whom a connection streams. A name is taken over from the same owner alone: names of links between nodes, and of other
+/// users' connections, are no secret.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// For a user with the rights of nodes.
+    Node,
+    /// For the user of this name.
+    User(String),
+}
+
+impl Owner {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Owner::Node => 0,
+            Owner::User(name) => name.len(),
+        }
+    }
+}
+
 /// What other threads know of a connection that streams.
 pub struct Handle {
     bucket: String,
     name: Vec<u8>,
+    owner: Owner,
     side: Side,
     waker: Mutex<Option<Waker>>,
     is_replaced: AtomicBool,
@@ -53,6 +73,10 @@ pub struct Handle {
 }
 
 impl Handle {
+    fn key(&self) -> (String, Vec<u8>, Owner) {
+        (self.bucket.clone(), self.name.clone(), self.owner.clone())
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
@@ -105,7 +129,7 @@ impl Handle {
     }
 }
 
-/// The connections of a node that stream, by bucket and name: of two with the same name the first is closed.
+/// The connections of a node that stream, by bucket, name and owner: of two that have these in common the first is closed.
 #[derive(Default)]
 pub struct Registry {
     by_name: Mutex<ByName>,
@@ -113,11 +137,11 @@ pub struct Registry {
     left: Arc<LeftRollbacks>,
 }
 
-type ByName = HashMap<(String, Vec<u8>), Weak<Handle>>;
+type ByName = HashMap<(String, Vec<u8>, Owner), Weak<Handle>>;
 
 impl Registry {
     fn enter(&self, handle: &Arc<Handle>) {
-        let key = (handle.bucket.clone(), handle.name.clone());
+        let key = handle.key();
         let before = self.by_name.lock().insert(key, Arc::downgrade(handle));
         if let Some(before) = before.and_then(|before| before.upgrade()) {
             before.is_replaced.store(true, Ordering::Relaxed);
@@ -126,7 +150,7 @@ impl Registry {
     }
 
     fn leave(&self, handle: &Arc<Handle>) {
-        let key = (handle.bucket.clone(), handle.name.clone());
+        let key = handle.key();
         let mut all = self.by_name.lock();
         if all.get(&key).is_some_and(|there| there.as_ptr() == Arc::as_ptr(handle)) {
             all.remove(&key);
@@ -149,6 +173,8 @@ pub struct DcpConnection {
     handle: Arc<Handle>,
     registry: Arc<Registry>,
     role: DcpRole,
+    /// Whether keys have their collection in front, as was agreed on when it was opened, whatever a later HELLO says.
+    pub(crate) has_collections: bool,
 }
 
 /// Which end of the streams it is.
@@ -164,17 +190,19 @@ impl Drop for DcpConnection {
 }
 
 impl DcpConnection {
-    /// Opens one under a name, as was agreed on.
+    /// Opens one under a name of its owner, as was agreed on.
     pub fn open(
         registry: &Arc<Registry>,
         bucket: &Arc<Bucket>,
         name: &[u8],
+        owner: Owner,
         agreed: Agreement,
         features: Features,
     ) -> DcpConnection {
         let handle = Arc::new(Handle {
             bucket: bucket.name().to_owned(),
             name: name.to_vec(),
+            owner,
             side: agreed.side,
             waker: Mutex::new(None),
             is_replaced: AtomicBool::new(false),
@@ -199,7 +227,7 @@ impl DcpConnection {
                 DcpRole::Consumer(Box::new(Inbound::open(bucket, handle.name(), name, features, left, wake)))
             }
         };
-        DcpConnection { handle, registry: Arc::clone(registry), role }
+        DcpConnection { handle, registry: Arc::clone(registry), role, has_collections: features.collections }
     }
 
     /// The producing half; nothing if the connection consumes.
@@ -227,6 +255,7 @@ impl DcpConnection {
     pub fn held_bytes(&self) -> usize {
         let named = size_of::<DcpConnection>() + size_of::<Handle>() + 2 * self.handle.name.len();
         named
+            + 2 * self.handle.owner.held_bytes()
             + match &self.role {
                 DcpRole::Producer(producer) => producer.held_bytes(),
                 DcpRole::Consumer(_) => size_of::<Inbound>(),

@@ -13,6 +13,7 @@ use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
 use crate::command_table::RETIRED;
+use crate::commands::stats::denied_group;
 use crate::context::{Context, Finish, Outcome, denied, has_no_such_collection};
 use crate::counters::WorkerCounters;
 use crate::injections::apply::apply;
@@ -23,7 +24,7 @@ use crate::privilege::Privilege;
 use crate::reply::{Envelope, Reply};
 use crate::roles::{Permission, Rights};
 use crate::session::Session;
-use crate::{certificate_login, stale_users, tally};
+use crate::{certificate_login, tally};
 
 /// What a request is handled with.
 pub struct Desk<'a> {
@@ -228,23 +229,22 @@ fn let_in_later(node: &Node, session: &mut Session) -> bool {
     if session.is_authenticated() {
         return false;
     }
-    let name = session.put_off.take();
-    name.is_some_and(|name| certificate_login::log_in(node, session, &name))
+    let put_off = session.put_off.take();
+    put_off.is_some_and(|put_off| certificate_login::log_in(node, session, &put_off.name))
 }
 
 fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refused) {
     match refused {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
-        Refused::NoAccess if !session.is_authenticated() && session.put_off.is_some() => {
-            reply.error_for_all(Status::Etmpfail, stale_users::USERS_MAY_HAVE_CHANGED);
-        }
-        Refused::NoAccess => match session.unknown_certified.as_deref() {
-            Some(name) if !session.is_authenticated() => {
+        Refused::NoAccess => match (session.put_off.as_deref(), session.unknown_certified.as_deref()) {
+            _ if session.is_authenticated() => reply.status_for_all(Status::Eaccess),
+            (Some(put_off), _) => reply.error_for_all(Status::Etmpfail, put_off.why),
+            (None, Some(name)) => {
                 let context = node.events().unknown_certified(name, node.env().clock.monotonic());
                 reply.error_for_all(Status::Eaccess, &context);
             }
-            _ => reply.status_for_all(Status::Eaccess),
+            (None, None) => reply.status_for_all(Status::Eaccess),
         },
         Refused::UnknownCollection => {
             let uid = session.bucket.as_ref().map_or(0, |bucket| bucket.collections().manifest().uid().0);
@@ -322,7 +322,13 @@ fn admit<'a>(
             Err(Refused::UnknownCollection)
         }
         Permission::Denied(privilege) if infos.impersonate.is_none() => {
-            Err(Refused::Error(Status::Eaccess, denied(row, privilege)))
+            let bucket = session.bucket.as_ref().map(|bucket| bucket.name());
+            let context = match row.opcode {
+                // The group may need more than the command.
+                opcode::STAT => denied_group(privilege, request.key, bucket),
+                _ => denied(row, privilege),
+            };
+            Err(Refused::Error(Status::Eaccess, context))
         }
         Permission::Hidden if infos.impersonate.is_none() => Err(Refused::UnknownCollection),
         _ => Ok((row, infos, key)),

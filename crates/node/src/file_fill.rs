@@ -104,7 +104,7 @@ pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId, is_wanted: &dyn Fn() -> bool)
         let bucket = bucket.name();
         tracing::warn!(
             event = "fill_file_not_deleted", bucket, %vb, %error, left_out,
-            "the file that a vBucket was filled with is still there"
+            "the file that a vBucket was filled with cannot be removed"
         );
     }
     Ok(())

@@ -6,12 +6,15 @@ use base::encryption::{KeyError, KeyRing, WrappingKeys};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::Config;
+use crate::encryption_progress::ProgressLook;
 
 /// The keys of the folders that are open: of the folder of data, and of each bucket's.
 #[derive(Default)]
 pub(crate) struct FolderKeys {
     /// By bucket.
     pub(super) rings: Mutex<BTreeMap<String, KeyRing>>,
+    /// What was found of the files of buckets, by bucket. Taken behind `rings`.
+    pub(super) looks: Mutex<BTreeMap<String, ProgressLook>>,
     /// What wraps keys since it was exchanged; `None` as long as it is what the configuration of the start says.
     pub(super) wrapping: Mutex<Option<WrappingKeys>>,
     /// Read while a bucket's keys are being opened, until they are in `rings`: an exchange waits for that. Taken first.
@@ -30,7 +33,9 @@ impl FolderKeys {
 
     /// The folder of a bucket is removed.
     pub(crate) fn forget(&self, bucket: &str) {
-        self.rings.lock().remove(bucket);
+        let mut rings = self.rings.lock();
+        rings.remove(bucket);
+        self.looks.lock().remove(bucket);
     }
 
     /// Does something with the keys of each folder, also behind one where that fails. Returns for how many.

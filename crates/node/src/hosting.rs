@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::env::{Env, Room, Task};
 use base::planted::{self, Bug};
 use base::{Heap, VbId, VbState};
-use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, TaskKind};
+use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, SnapshotFiles, TaskKind};
 use kvstore::{
     CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Movable, MoveStage,
     StorageBackend,
@@ -92,6 +92,8 @@ pub struct Host {
     moves: BucketMoves,
     memory_quota_bytes: u64,
     quarantine: Quarantine,
+    /// Of all buckets: who needs a file for each vBucket at once needs more than a bucket's share.
+    snapshot_files: SnapshotFiles,
 }
 
 impl Host {
@@ -106,7 +108,9 @@ impl Host {
         let keep_s = if config.is_member { config.quarantine_s } else { 0 };
         let quarantine = Quarantine::new(data_dir.path(), keep_s);
         let (list, threads, moves) = (Mutex::new(list), Mutex::default(), BucketMoves::default());
-        let host = Host { config, data_dir, list, threads, moves, memory_quota_bytes, quarantine };
+        let snapshot_files = SnapshotFiles::new(config.max_open_files / SNAPSHOT_PART);
+        let host =
+            Host { config, data_dir, list, threads, moves, memory_quota_bytes, quarantine, snapshot_files };
         if host.config.is_member {
             host.take_along(env)?;
         }
@@ -423,6 +427,7 @@ impl Host {
         bucket.compact_min_waste_bytes = config.compaction.min_waste_bytes;
         bucket.purge_age_s = config.compaction.purge_age_s;
         bucket.most_range_scans = self.files_for_scans(&spec.name);
+        bucket.snapshot_files = self.snapshot_files.clone();
         let failed = |source| HostFailure::Bucket { name: spec.name.clone(), source };
         let (store, backend) = self.open_store(&bucket, env).map_err(|failure| failed(failure.into()))?;
         bucket.backend = backend;
@@ -546,7 +551,8 @@ impl Host {
 
     /// Of these, those that everything else may open.
     fn files_for_documents(&self, name: &str) -> usize {
-        self.share_of_files(name) - self.files_for_scans(name)
+        let share = self.share_of_files(name);
+        share - self.files_for_scans(name) - share / SNAPSHOT_PART
     }
 
     /// Starts the threads of a bucket.
@@ -740,6 +746,8 @@ const JOURNAL_SHARE: u64 = 4;
 const SMALLEST_JOURNAL_BYTES: u64 = 16 << 20;
 /// With fewer open files a bucket would do nothing but open and close them.
 const FEWEST_OPEN_FILES: usize = 4;
+/// Snapshots of buckets may keep this part of all files open.
+const SNAPSHOT_PART: usize = 8;
 
 /// Threads that help with many short compactions: the disk syncs for several in the time that it takes for one.
 const COMPACTION_HELPERS: usize = 3;

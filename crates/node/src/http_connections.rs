@@ -103,6 +103,8 @@ pub struct Connection {
     pub is_encrypted: OnceLock<()>,
     /// Set once a request of the client has logged in.
     pub is_let_in: OnceLock<()>,
+    /// Set if the body of its first request was there before the request was looked at.
+    pub is_first_whole: OnceLock<()>,
     /// The user that the client's certificate stands for.
     certified: OnceLock<String>,
     state: Mutex<State>,
@@ -268,6 +270,7 @@ impl Connections {
             address,
             certified: OnceLock::new(),
             is_let_in: OnceLock::new(),
+            is_first_whole: OnceLock::new(),
             state: Mutex::new(State {
                 phase: Phase::Waiting,
                 deadline_s: self.now_s() + self.limits.idle_timeout_s,

@@ -4,6 +4,7 @@
 //! *Guarantee:* passwords are never kept, only what SCRAM checks them with. What is in memory is what is in the file. A
 //! file that is damaged lets no kept user in, and is not written over.
 
+mod decoys;
 pub mod security;
 pub(crate) mod stored;
 
@@ -15,6 +16,7 @@ use base::env::Env;
 use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
+pub use crate::password_policy::PasswordPolicy;
 use crate::roles::Grant;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
@@ -22,6 +24,7 @@ use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
 use crate::user_names::is_user_name;
 use crate::written;
+use decoys::DecoyKey;
 use security::SecuritySettings;
 use stored::StoredUsers;
 
@@ -132,60 +135,6 @@ pub struct KeptGroup {
     roles: Vec<String>,
 }
 
-/// What new passwords must have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct PasswordPolicy {
-    /// So many characters at least.
-    pub min_length: usize,
-    /// An upper-case letter.
-    pub enforce_uppercase: bool,
-    /// A lower-case letter.
-    pub enforce_lowercase: bool,
-    /// A digit.
-    pub enforce_digits: bool,
-    /// Another character.
-    pub enforce_special_chars: bool,
-}
-
-impl Default for PasswordPolicy {
-    fn default() -> PasswordPolicy {
-        PasswordPolicy {
-            min_length: 6,
-            enforce_uppercase: false,
-            enforce_lowercase: false,
-            enforce_digits: false,
-            enforce_special_chars: false,
-        }
-    }
-}
-
-/// Whether a character is one that a rule asks for.
-type IsOne = fn(char) -> bool;
-
-impl PasswordPolicy {
-    fn check(&self, password: &str) -> Result<(), UsersRefusal> {
-        let rules: [(bool, &str, IsOne); 4] = [
-            (self.enforce_uppercase, "an upper-case letter", char::is_uppercase),
-            (self.enforce_lowercase, "a lower-case letter", char::is_lowercase),
-            (self.enforce_digits, "a digit", |c| c.is_ascii_digit()),
-            (self.enforce_special_chars, "a character that is no letter or digit", |c| !c.is_alphanumeric()),
-        ];
-        let missing = rules.into_iter().find(|(is_on, _, is_one)| *is_on && !password.chars().any(is_one));
-        let what = match missing {
-            _ if password.chars().count() < self.min_length => {
-                format!("The password must be at least {} characters long.", self.min_length)
-            }
-            _ if password.len() > MOST_TEXT_BYTES || password.chars().any(char::is_control) => {
-                "The password must be at most 1,024 bytes, without control characters.".to_owned()
-            }
-            Some((_, what, _)) => format!("The password must contain {what}."),
-            None => return Ok(()),
-        };
-        Err(UsersRefusal::Field("password", what))
-    }
-}
-
 /// Why users are not changed.
 #[derive(Debug)]
 pub enum UsersRefusal {
@@ -268,6 +217,11 @@ pub struct UserForm {
     pub hash: Option<PasswordHash>,
 }
 
+/// Refuses a new password that the policy does not allow.
+fn check_password(policy: &PasswordPolicy, password: &str) -> Result<(), UsersRefusal> {
+    policy.fault(password).map_or(Ok(()), |fault| Err(UsersRefusal::Field("password", fault)))
+}
+
 /// Users, groups, and the policy for passwords.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -279,6 +233,9 @@ pub struct KeptUsers {
     /// How connections are protected.
     #[serde(default, skip_serializing_if = "SecuritySettings::is_unset")]
     security: SecuritySettings,
+    /// Makes the salts that are shown for names without a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decoys: Option<DecoyKey>,
     /// What the coordination store has and this version cannot read, by kind and name, and why.
     #[serde(skip)]
     refused: BTreeMap<(EntryKind, String), String>,
@@ -506,7 +463,7 @@ impl KeptUsers {
         }
         match &form.password {
             Some(password) => {
-                self.policy.check(&password.text)?;
+                check_password(&self.policy, &password.text)?;
                 user.set_password(password, env);
             }
             None if user.secrets.is_empty() => {
@@ -531,7 +488,7 @@ impl KeptUsers {
         password: &NewPassword,
         env: &Env,
     ) -> Result<(), UsersRefusal> {
-        self.policy.check(&password.text)?;
+        check_password(&self.policy, &password.text)?;
         let user = self.users.get_mut(name).ok_or(UsersRefusal::NotFound(UNKNOWN_USER))?;
         user.set_password(password, env);
         Ok(())
@@ -610,6 +567,22 @@ impl KeptUsers {
         self.groups.remove(name);
         self.users.values_mut().for_each(|user| user.groups.retain(|group| group != name));
         Ok(())
+    }
+
+    /// Keys the salts that are shown for names without a user; `None` while no user was ever kept.
+    pub(crate) fn decoy_key(&self) -> Option<[u8; 32]> {
+        self.present_decoys().map(|key| key.bytes())
+    }
+
+    /// The same as it is kept.
+    fn present_decoys(&self) -> Option<DecoyKey> {
+        let secrets = self.users.iter().map(|(name, user)| (name.as_str(), &user.secrets[..]));
+        self.decoys.clone().or_else(|| DecoyKey::of(secrets))
+    }
+
+    /// Has the key be kept with the next change: the one that counts until then.
+    pub(crate) fn keep_decoy_key(&mut self, env: &Env) {
+        self.decoys = self.present_decoys().or_else(|| Some(DecoyKey::new(env)));
     }
 
     /// How connections are protected, as far as that was set while the node ran.

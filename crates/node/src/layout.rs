@@ -36,8 +36,12 @@ pub fn check<'a>(row: &Row, session: &Session, request: &Request<'a>) -> Result<
     match row.key {
         Key::Document => document_key(session, request.key),
         _ => {
-            // Of a document with its collection, where that was agreed on.
-            let is_prefixed = row.brings_changes && session.has(Feature::Collections);
+            // Of a document with its collection, where that was agreed on when the connection was opened for changes.
+            let is_prefixed = row.brings_changes
+                && match &session.dcp {
+                    Some(connection) => connection.has_collections,
+                    None => session.has(Feature::Collections),
+                };
             let most = if is_prefixed { limits::MAX_PREFIXED_KEY_BYTES } else { limits::MAX_KEY_BYTES };
             let is_too_long = request.key.len() > most;
             if is_too_long { Err(format!("Key length exceeds {most}")) } else { Ok(DocKey::new(&[])) }

@@ -98,6 +98,10 @@ pub struct FailedLogin<'a> {
     pub status: &'a str,
     /// What it is told beside that, if anything.
     pub reference: Option<&'a str>,
+    /// Why no password was looked at; `None` if one was, and is wrong.
+    pub reason: Option<&'static str>,
+    /// The mechanism that the client asked for, if that is the reason.
+    pub mechanism: Option<&'a str>,
 }
 
 /// Events that clients and damage can bring about again and again.
@@ -131,16 +135,18 @@ impl Events {
     /// A client could not log in.
     pub fn login_failed(&self, login: &FailedLogin<'_>, now: Duration) {
         let user = UserData(login.user.escape_ascii());
-        let FailedLogin { protocol, status, reference, .. } = *login;
+        let FailedLogin { protocol, status, reference, reason, mechanism, .. } = *login;
         let of = |addr: Option<SocketAddr>| addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         let (node, peer) = (of(login.ends.local), UserData(of(login.ends.remote)));
         if let Some(left_out) = self.logins.admit(now) {
             tracing::warn!(
-                event = "login_failed", %user, %peer, node, protocol, status, reference, left_out,
+                event = "login_failed", %user, %peer, node, protocol, status, reference, reason, mechanism, left_out,
                 "a login failed"
             );
         } else {
-            tracing::debug!(%user, %peer, node, protocol, status, reference, "a login failed");
+            tracing::debug!(
+                %user, %peer, node, protocol, status, reference, reason, mechanism, "a login failed"
+            );
         }
     }
 
@@ -203,6 +209,7 @@ impl Node {
     ) -> Node {
         let (announcer, doors) = (Arc::new(Announcer::default()), Doors::closed());
         let connection_memory = Arc::new(ConnectionMemory::new(limits.memory_bytes));
+        let logins = LoginThrottle::new(users.secret_for(b"failed logins"));
         let accounts = Accounts::new(users);
         let served = Arc::new(ServedBuckets::new(buckets));
         let map = NodeMap::new(version, address, &served, &announcer);
@@ -225,7 +232,7 @@ impl Node {
             limits,
             workers: Workers::new(workers),
             lanes: Lanes::new(0),
-            logins: LoginThrottle::default(),
+            logins,
             connection_memory,
             control_token: ControlToken::default(),
             started_ns: env.clock.monotonic_ns(),

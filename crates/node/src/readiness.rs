@@ -67,6 +67,14 @@ fn missing(bucket: &Bucket, of: &BucketLayout, this: u16) -> Vec<VbId> {
 pub fn problems(node: &Node) -> Vec<String> {
     let mut lines = down(node);
     lines.extend(node.buckets().iter().flat_map(|(_, bucket)| of_bucket(bucket)));
+    let audit = node.audit.figures();
+    if audit.is_on && audit.is_failing {
+        lines.push(
+            "the audit log cannot be written, and with failurePolicy=refuse no client logs in: make room on its disk, or mend \
+             its folder"
+                .to_owned(),
+        );
+    }
     lines
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 
 pub use rights::{Narrow, NarrowRights, Permission, Rights};
 pub(crate) use table::roles_with;
-pub use table::{ROLES, ROLES_WITHOUT_SERVICE, RoleRow, Takes};
+pub use table::{ROLES, ROLES_WITHOUT_SERVICE, RoleRow, Takes, grants_with};
 
 /// A role, and where it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

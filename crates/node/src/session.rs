@@ -23,6 +23,14 @@ use crate::user::User;
 /// A bucket that a client selected, counted per worker: a request can hold it without touching a shared counter.
 pub type SelectedBucket = Rc<Arc<Bucket>>;
 
+/// A login by certificate that this node has put off.
+pub struct PutOff {
+    /// Of the user.
+    pub name: Box<str>,
+    /// What the client is told.
+    pub why: &'static str,
+}
+
 /// The state of one client's session.
 #[derive(Default)]
 pub struct Session {
@@ -50,9 +58,9 @@ pub struct Session {
     pub lost_bucket: Option<Weak<Bucket>>,
     /// The user that the client's certificate names, if there is no such user.
     pub unknown_certified: Option<Box<str>>,
-    /// The user that it names, if there is one and this node did not let it in when the client connected (record 178): it is
-    /// let in with a later request.
-    pub put_off: Option<Box<str>>,
+    /// The user that it names, if there is one and this node did not let it in when the client connected (records 106 and
+    /// 178): it is let in with a later request.
+    pub put_off: Option<Box<PutOff>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
     /// How the client calls itself.
@@ -115,6 +123,14 @@ impl Session {
         self.features.has(feature)
     }
 
+    /// Bytes that a client without a login makes it hold, beside its fixed size.
+    pub fn held_bytes(&self) -> usize {
+        let texts = [&self.agent, &self.client_id, &self.unknown_certified].into_iter().flatten();
+        let texts: usize =
+            texts.chain(self.put_off.as_ref().map(|put_off| &put_off.name)).map(|text| text.len()).sum();
+        texts + self.exchange.as_ref().map_or(0, |exchange| exchange.held_bytes())
+    }
+
     /// Whether a user has logged in.
     pub fn is_authenticated(&self) -> bool {
         self.user.is_some()
@@ -168,6 +184,9 @@ impl Session {
         self.rights = self.rights_of_user();
         if let Some(mut dcp) = self.dcp.take() {
             if let Some(producer) = dcp.producer() {
+                if producer.serves_a_node() && !self.may(Privilege::NodeSupervisor) {
+                    return Err(CloseReason::UserChanged);
+                }
                 producer.end_forbidden(|wanted| self.may_stream(wanted), out);
             } else if !self.may(Privilege::DcpConsumer) {
                 // A message that is left out would be a gap in what it feeds.

@@ -14,9 +14,12 @@ pub fn status_of(refusal: Refusal) -> Status {
         Refusal::ImpossibleCas => Status::CasValueInvalid,
         Refusal::TooBig => Status::E2big,
         Refusal::NotANumber => Status::DeltaBadval,
-        Refusal::OverQuota | Refusal::DiskFull | Refusal::Busy | Refusal::NotResident | Refusal::Loading => {
-            Status::Etmpfail
-        }
+        Refusal::OverQuota
+        | Refusal::DiskFull
+        | Refusal::Busy
+        | Refusal::NotResident
+        | Refusal::Loading
+        | Refusal::Held => Status::Etmpfail,
         Refusal::BadSnappy | Refusal::Invalid => Status::Einval,
         Refusal::BadXattr => Status::XattrEinval,
         Refusal::Unreadable => Status::Einternal,

@@ -30,6 +30,8 @@ use crate::sasl::hash::Hashing;
 use crate::served::Served;
 use crate::user::Users;
 
+mod as_a_node;
+mod bucket_snapshots;
 mod capabilities;
 mod certificates;
 mod closing;
@@ -125,8 +127,10 @@ fn users(env: &Env) -> Users {
     let of_roles = of_roles.filter(|user| user.name != "admin");
     let narrow = granted("narrow", "data_reader[default:s:c],data_writer[default:s]");
     let streams = granted("streams", "data_dcp_reader[default:s:c]");
+    let default_streams = granted("default-streams", "data_dcp_reader[default:_default:_default]");
     let counts = granted("counts", "data_monitoring[default:s:c]");
-    let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain([narrow, streams, counts]).collect();
+    let narrow = [narrow, streams, default_streams, counts];
+    let users: Vec<UserSpec> = users.into_iter().chain(of_roles).chain(narrow).collect();
     Users::new(&users, &*env.random)
 }
 

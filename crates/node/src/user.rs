@@ -1,4 +1,5 @@
-//! The users who may log in, with what is needed to check them: never their passwords.
+//! The users who may log in, with what is needed to check them. The passwords of users of the configuration are kept for
+//! the moment in which other salts are asked for; those of others never are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -45,16 +46,17 @@ pub struct User {
 }
 
 impl User {
-    fn new(spec: &UserSpec, pepper: &[u8], hashing: Hashing, random: &dyn Random) -> User {
+    /// One of the configuration, whose salts are those that would be shown if there were no such user: strangers who see
+    /// them on several nodes, or over a restart, cannot tell.
+    fn new(spec: &UserSpec, users: &Users) -> User {
         let scram = Mechanism::ALL.map(|mechanism| {
-            let mut salt = [0; 16];
-            random.fill(&mut salt);
-            ScramKeys::derive(mechanism, spec.password.as_bytes(), salt, hashing.scram_iterations)
+            let salt = decoy_salt(&users.decoy_noise(mechanism, spec.name.as_bytes()));
+            ScramKeys::derive(mechanism, spec.password.as_bytes(), salt, users.hashing.scram_iterations)
         });
         User {
             name: spec.name.clone(),
             grants: spec.grants().into(),
-            plain: plain_digest(pepper, spec.password.as_bytes()).into(),
+            plain: plain_digest(&users.pepper, spec.password.as_bytes()).into(),
             keys: LoginKeys { scram, hash: None },
         }
     }
@@ -89,6 +91,12 @@ impl User {
     /// Whether both are checked with the same password.
     fn is_same_login(&self, other: &User) -> bool {
         self.name == other.name && self.keys.is_same_password(&other.keys)
+    }
+
+    /// The same of users of the configuration, which may have got other salts.
+    fn is_same_plain(&self, other: &User) -> bool {
+        let both = self.plain.get().zip(other.plain.get());
+        self.name == other.name && both.is_some_and(|(a, b)| a.bytes().ct_eq(b.bytes()).into())
     }
 
     /// The name.
@@ -211,8 +219,13 @@ pub struct Users {
     kept: HashMap<String, Arc<User>>,
     /// Other nodes, by the name with which they log in.
     nodes: Vec<(String, Arc<User>)>,
-    /// Secret of this process: keys the digests of plain passwords and the salts shown for users who do not exist.
+    /// As the configuration has them: other salts need their passwords.
+    specs: Arc<[UserSpec]>,
+    /// Secret of this process: keys the digests of plain passwords.
     pepper: [u8; 32],
+    /// Keys the salts of users of the configuration, and those shown for users who do not exist. A secret of this process
+    /// until it is known which one is kept with the users.
+    decoy_key: [u8; 32],
     nobody: Digest,
     /// Made up: checks passwords of users who do not exist.
     noise: [u8; 32],
@@ -232,12 +245,21 @@ impl Users {
 
     /// The same with so much work.
     pub fn hashed(specs: &[UserSpec], hashing: Hashing, random: &dyn Random) -> Users {
-        let (mut pepper, mut noise) = ([0; 32], [0; 32]);
+        let (mut pepper, mut noise, mut decoy_key) = ([0; 32], [0; 32], [0; 32]);
         random.fill(&mut pepper);
         random.fill(&mut noise);
+        random.fill(&mut decoy_key);
         let nobody = plain_digest(&pepper, &noise);
         let (configured, kept, nodes) = (HashMap::new(), HashMap::new(), Vec::new());
-        Users { configured, kept, nodes, nobody, pepper, noise, hashing }.changed_to(specs, random)
+        let none =
+            Users { configured, kept, nodes, nobody, specs: [].into(), pepper, decoy_key, noise, hashing };
+        none.changed_to(specs)
+    }
+
+    /// A secret of this process for something else, which tells nothing of the others.
+    pub(crate) fn secret_for(&self, purpose: &[u8]) -> [u8; 32] {
+        let digest = Mechanism::Sha256.hmac(&self.pepper, &[b"secret", purpose]);
+        *digest.bytes().first_chunk().expect("a digest has 32 bytes")
     }
 
     /// How much work passwords are that are set from now on.
@@ -252,7 +274,7 @@ impl Users {
 
     /// Other users of the configuration in the place of these. One that is as before stays the same value; one with
     /// other roles and the same password keeps its keys, so that its sessions go on: see [`Users::now`].
-    pub fn changed_to(&self, specs: &[UserSpec], random: &dyn Random) -> Users {
+    pub fn changed_to(&self, specs: &[UserSpec]) -> Users {
         let one = |spec: &UserSpec| {
             let before = self.configured.get(&spec.name);
             let given = plain_digest(&self.pepper, spec.password.as_bytes());
@@ -261,11 +283,21 @@ impl Users {
             });
             let user = match same {
                 Some(user) => updated(user, spec.grants()),
-                None => Arc::new(User::new(spec, &self.pepper, self.hashing, random)),
+                None => Arc::new(User::new(spec, self)),
             };
             (spec.name.clone(), user)
         };
-        Users { configured: specs.iter().map(one).collect(), ..self.clone() }
+        Users { configured: specs.iter().map(one).collect(), specs: specs.into(), ..self.clone() }
+    }
+
+    /// The same with another key of salts; users of the configuration stay who they are.
+    fn with_decoy_key(self, decoy_key: [u8; 32]) -> Users {
+        if self.decoy_key == decoy_key {
+            return self;
+        }
+        let next = Users { decoy_key, ..self };
+        let one = |spec: &UserSpec| (spec.name.clone(), Arc::new(User::new(spec, &next)));
+        Users { configured: next.specs.iter().map(one).collect(), ..next }
     }
 
     /// The same with these kept users.
@@ -279,7 +311,8 @@ impl Users {
             };
             (name.to_owned(), user)
         };
-        Users { kept: kept.logins().map(one).collect(), ..self.clone() }
+        let users = Users { kept: kept.logins().map(one).collect(), ..self.clone() };
+        users.with_decoy_key(kept.decoy_key().unwrap_or(self.decoy_key))
     }
 
     /// The same where nodes with one of these secrets are let in.
@@ -297,7 +330,11 @@ impl Users {
         if user.is_node() {
             return self.nodes.iter().map(|(_, there)| there).find(|there| there.is_same_login(user));
         }
-        self.get(user.name.as_bytes()).filter(|there| there.is_same_login(user))
+        let is_same = |there: &&Arc<User>| {
+            there.is_same_login(user)
+                || (self.configured.contains_key(&user.name) && there.is_same_plain(user))
+        };
+        self.get(user.name.as_bytes()).filter(is_same)
     }
 
     /// Whether a user is one of the configuration.
@@ -348,11 +385,19 @@ impl Users {
 
     /// Keys for a name that nobody has, always the same ones for the same name, so that strangers cannot tell.
     pub fn decoy(&self, mechanism: Mechanism, name: &[u8]) -> ScramKeys {
-        let digest = mechanism.hmac(&self.pepper, &[b"decoy", name]);
-        let mut salt = [0; 16];
-        salt.copy_from_slice(&digest.bytes()[..16]);
-        ScramKeys::decoy(mechanism, salt, digest, self.hashing.scram_iterations)
+        let noise = self.decoy_noise(mechanism, name);
+        ScramKeys::decoy(mechanism, decoy_salt(&noise), noise, self.hashing.scram_iterations)
     }
+
+    fn decoy_noise(&self, mechanism: Mechanism, name: &[u8]) -> Digest {
+        mechanism.hmac(&self.decoy_key, &[b"decoy", name])
+    }
+}
+
+fn decoy_salt(noise: &Digest) -> [u8; 16] {
+    let mut salt = [0; 16];
+    salt.copy_from_slice(&noise.bytes()[..16]);
+    salt
 }
 
 /// A user with these roles: the same value if they are the present ones.
@@ -396,7 +441,7 @@ mod tests {
             spec("role", "p", Role::ReadWrite),
             spec("new", "p", Role::Admin),
         ];
-        let after = before.changed_to(&after, &*random);
+        let after = before.changed_to(&after);
         let was = |name: &str| before.get(name.as_bytes()).expect("there before");
         assert_eq!(names.map(|name| after.now(was(name)).is_some()), [true, false, true, false]);
         assert!(Arc::ptr_eq(after.now(was("same")).expect("there"), was("same")));
@@ -406,5 +451,33 @@ mod tests {
             |name: &str, password: &str| after.authenticate(name.as_bytes(), password.as_bytes()).is_some();
         assert!(may("same", "p") && may("password", "q") && !may("password", "p") && may("new", "p"));
         assert!(!may("gone", "p"));
+    }
+
+    /// Two nodes, or one before and after a restart, show the same for each name once users are kept.
+    #[test]
+    fn salts_do_not_tell_who_is_there() {
+        let (env, _) = Env::sim(3);
+        let specs = [spec("configured", "p", Role::Admin)];
+        let starts = [1, 2].map(|seed| Users::new(&specs, &*Env::sim(seed).0.random));
+        let shown = |users: &Users, name: &[u8]| {
+            let user = users.get(name).map(|user| user.scram(Mechanism::Sha512).clone());
+            user.unwrap_or_else(|| users.decoy(Mechanism::Sha512, name)).to_secret()
+        };
+        let [one, other] = &starts;
+        for name in [&b"configured"[..], b"nobody"] {
+            assert!(shown(one, name) != shown(other, name), "nothing is kept");
+        }
+        let mut kept = KeptUsers::default();
+        kept.keep_decoy_key(&env);
+        let [one, other] = starts.each_ref().map(|users| users.with_kept(&kept));
+        for name in [&b"configured"[..], b"nobody"] {
+            assert!(shown(&one, name) == shown(&other, name));
+        }
+        assert!(shown(&one, b"nobody") != shown(&one, b"another"));
+        // Who has logged in before that goes on, and the password is as before.
+        let before = starts[0].get(b"configured").expect("there");
+        assert!(one.now(before).is_some() && one.authenticate(b"configured", b"p").is_some());
+        let changed = one.changed_to(&[spec("configured", "q", Role::Admin)]);
+        assert!(changed.now(before).is_none());
     }
 }

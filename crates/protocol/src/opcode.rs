@@ -144,6 +144,7 @@ opcodes! {
     0xe1 RELEASE_SNAPSHOT "ReleaseSnapshot",
     0xe2 DOWNLOAD_SNAPSHOT "DownloadSnapshot",
     0xe3 GET_FILE_FRAGMENT "GetFileFragment",
+    0xef BUCKET_SNAPSHOT "BucketSnapshot",
     0xf3 GET_CMD_TIMER "GetCmdTimer",
     0xf4 SET_CTRL_TOKEN "SetCtrlToken",
     0xf5 GET_CTRL_TOKEN "GetCtrlToken",

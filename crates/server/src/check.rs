@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ::node::at_rest;
 use ::node::cluster::membership;
@@ -11,7 +12,7 @@ use ::node::data_dir::DataDirError;
 use ::node::hosting::check_quotas;
 use base::env::Env;
 
-use crate::server::{Failure, plain_addrs};
+use crate::server::{Failure, host_told_by, plain_addrs};
 use crate::tls::Tls;
 use crate::traces;
 
@@ -30,10 +31,10 @@ pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
     }
     let mut warnings = at_rest::check(env, config)?;
     if let Some(tls) = &config.tls {
-        let end = Tls::load(env, tls)?.end(env.clock.unix_s().into());
-        let what = end.unwrap_or_else(Some);
-        let put = |what: String| format!("{what}; put a new one into {}", tls.certificate.display());
-        warnings.extend(what.map(put));
+        let tls = Arc::new(Tls::load(env, tls, config.is_member)?);
+        let alternate = config.alternate.iter().map(|alternate| alternate.host.clone());
+        let hosts: Vec<String> = host_told_by(config, &tls).into_iter().chain(alternate).collect();
+        warnings.extend(tls.warnings(env.clock.unix_s().into(), &hosts));
     }
     if let Some(endpoint) = &config.trace_endpoint {
         traces::tls_of(env, endpoint)?;

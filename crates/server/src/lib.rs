@@ -17,6 +17,7 @@ mod socket;
 mod timer;
 pub mod tls;
 mod traces;
+pub mod watchdog;
 mod worker;
 
 pub use check::check;

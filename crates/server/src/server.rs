@@ -38,6 +38,7 @@ use crate::signals::{EarlySignals, Signal, SignalListener};
 use crate::timer::RuntimeTimer;
 use crate::tls::{PeerTls, Tls, TlsError};
 use crate::traces;
+use crate::watchdog::WatchedThread;
 use crate::worker::Worker;
 
 /// How long HTTP clients may take with their last answers when the node stops.
@@ -130,6 +131,7 @@ pub struct Server {
     http: Task,
     workers: Vec<Task>,
     audit: Task,
+    watched: Vec<Arc<WatchedThread>>,
 }
 
 /// Where encrypted connections are accepted.
@@ -186,7 +188,8 @@ pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<Socket
 
 impl Listeners {
     fn open(env: &Env, config: &Config) -> Result<Listeners, Failure> {
-        let tls = config.tls.as_ref().map(|tls| Tls::load(env, tls).map(Arc::new)).transpose()?;
+        let tls =
+            config.tls.as_ref().map(|tls| Tls::load(env, tls, config.is_member).map(Arc::new)).transpose()?;
         if let Some(endpoint) = &config.trace_endpoint {
             traces::tls_of(env, endpoint)?;
         }
@@ -258,6 +261,15 @@ fn host_told(plain: IpAddr, tls: Option<IpAddr>, (is_strict, is_member): (bool, 
         },
         _ => plain,
     }
+}
+
+/// The host that a start with this configuration tells clients; `None` if each is told what it came to.
+pub(crate) fn host_told_by(config: &Config, tls: &Arc<Tls>) -> Option<String> {
+    let of_tls = config.tls.as_ref()?;
+    let (kv_addr, http_addr) = (of_tls.kv_addr, of_tls.http_addr);
+    let kv = plain_addrs(config, config.plain_kv()).first().copied().unwrap_or(kv_addr);
+    let encrypted = Encrypted { tls: Arc::clone(tls), kv_addr, http_addr };
+    reached_at(config, kv, http_addr, Some(&encrypted)).host
 }
 
 /// Reads what was made while the node ran before: users, its address for other networks, the settings of the audit log.
@@ -344,17 +356,38 @@ fn start_threads(
     prepare(node)?;
     ::node::migration::resume_all(node)?;
     let audit = node.audit.start()?;
-    let started =
-        counters.into_iter().enumerate().map(|(at, counters)| Worker::start(at, node.clone(), counters));
-    let (seats, workers) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let started = counters.into_iter().enumerate().map(|(at, counters)| {
+        let watched = WatchedThread::new(&format!("worker-{at}"));
+        let (worker, thread) = Worker::start(at, node.clone(), counters, Arc::clone(&watched))?;
+        Ok((worker, (thread, watched)))
+    });
+    let (seats, workers): (Vec<_>, Vec<_>) = started.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let (workers, mut watched): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
+    let (of_control, of_http) = (WatchedThread::new("control"), WatchedThread::new("http"));
+    watched.extend([Arc::clone(&of_control), Arc::clone(&of_http)]);
     let (stop, stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
     let Listeners { kv, http, plain, encrypted, all, kv_addr, http_addr } = listeners;
     let (kv_door, inner) = OwnDoor::of(plain.kv_addr);
-    let web =
-        HttpThread { node: node.clone(), entrances: http, peer_tls, kv_door, stopping: stopping.clone() };
+    let web = HttpThread {
+        node: node.clone(),
+        entrances: http,
+        peer_tls,
+        kv_door,
+        stopping: stopping.clone(),
+        watched: of_http,
+    };
     let tls = encrypted.as_ref().map(|encrypted| Arc::clone(&encrypted.tls));
-    let control = Control { node: node.clone(), entrances: kv, inner, tls, seats, stopping, signalled };
+    let control = Control {
+        node: node.clone(),
+        entrances: kv,
+        inner,
+        tls,
+        seats,
+        stopping,
+        signalled,
+        watched: of_control,
+    };
     let (control, http) = (control.start(hearing)?, web.start()?);
     Ok(Server {
         node: Arc::clone(node),
@@ -371,6 +404,7 @@ fn start_threads(
         http,
         workers,
         audit,
+        watched,
     })
 }
 
@@ -420,6 +454,11 @@ impl Server {
     /// Where the data are.
     pub fn data_dir(&self) -> PathBuf {
         self.data_dir.path().to_owned()
+    }
+
+    /// The threads that serve clients, for a watchdog.
+    pub fn watched(&self) -> Vec<Arc<WatchedThread>> {
+        self.watched.clone()
     }
 
     /// The line that says that the node can be used.
@@ -559,6 +598,7 @@ struct Control {
     seats: Vec<Worker>,
     stopping: watch::Receiver<bool>,
     signalled: mpsc::Sender<Signal>,
+    watched: Arc<WatchedThread>,
 }
 
 /// What the thread runs on, made at the beginning of a start for the signals that come meanwhile.
@@ -594,7 +634,7 @@ impl Control {
     }
 
     async fn run(self, signals: SignalListener) {
-        let Control { node, entrances, inner, tls, seats, stopping, signalled } = self;
+        let Control { node, entrances, inner, tls, seats, stopping, signalled, watched } = self;
         let (limits, accepting) = (node.limits(), Arc::clone(node.workers().accepting()));
         let places = Arc::new(AddressPlaces::new(limits.connections_per_address));
         let stopped = || stopped(&stopping);
@@ -617,6 +657,7 @@ impl Control {
             until(stopped(), "accepting the node itself", or_pending(inner)),
             until(stopped(), "following certificates", or_pending(follow)),
             until(stopped(), "waiting for signals", signals.hear(signalled)),
+            until(stopped(), "answering the watchdog", answer(&watched, &node)),
         );
         // Here the workers' seats are dropped, and with them the workers end.
     }
@@ -629,6 +670,7 @@ struct HttpThread {
     peer_tls: PeerTls,
     kv_door: OwnDoor,
     stopping: watch::Receiver<bool>,
+    watched: Arc<WatchedThread>,
 }
 
 impl HttpThread {
@@ -639,14 +681,25 @@ impl HttpThread {
     }
 
     async fn run(self) {
-        let HttpThread { node, entrances, peer_tls, kv_door, stopping } = self;
+        let HttpThread { node, entrances, peer_tls, kv_door, stopping, watched } = self;
         let overdue = async {
             stopped(&stopping).await;
             tokio::time::sleep(HTTP_DRAIN_TIMEOUT).await;
         };
-        let serving = http::serve(entrances, peer_tls, node, kv_door, stopping.clone());
-        until(overdue, "HTTP", serving).await;
+        let answering = answer(&watched, &node);
+        let serving = http::serve(entrances, peer_tls, Arc::clone(&node), kv_door, stopping.clone());
+        // The one that ends first ends both, and only serving ends.
+        let both = async {
+            tokio::select! { served = serving => served, told = answering => told }
+        };
+        until(overdue, "HTTP", both).await;
     }
+}
+
+/// Answers the watchdog; never ends.
+async fn answer(watched: &WatchedThread, node: &Node) -> io::Result<()> {
+    watched.answer(node.env()).await;
+    Ok(())
 }
 
 /// Ready when the node stops.

@@ -108,8 +108,8 @@ pub(crate) async fn serve(stream: Transport, peer: SocketAddr, worker: Rc<Worker
 impl Socket {
     /// Goes on as far as it can, and charges what is held then; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        if self.charge.is_given_up(cx.waker()) {
-            return Poll::Ready(CloseReason::HeldMost);
+        if let Some(reason) = self.given_up(cx) {
+            return Poll::Ready(reason);
         }
         let worker = Rc::clone(&self.worker);
         let clock = &worker.node.env().clock;
@@ -121,8 +121,19 @@ impl Socket {
         worker.counters.turn_took(took_ns);
         self.connection.turn_took(took_ns);
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());
+        self.charge.set_stranger(self.is_stranger());
         self.charge.set(frame_bytes + self.held_bytes());
-        ended
+        // What it holds since this turn may be what it has to be closed for, now or when it is woken for that.
+        match self.given_up(cx) {
+            Some(reason) if ended.is_pending() => Poll::Ready(reason),
+            _ => ended,
+        }
+    }
+
+    /// Why it has to end for what it holds, if it has to.
+    fn given_up(&self, cx: &Context<'_>) -> Option<CloseReason> {
+        let reason = if self.is_stranger() { CloseReason::CrowdedOut } else { CloseReason::HeldMost };
+        self.charge.is_given_up(cx.waker()).then_some(reason)
     }
 
     /// What follows from the end of the handshake: a client has time to log in, or has done so by its certificate.

@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::tls::{Acceptance, Transport};
+use crate::watchdog::WatchedThread;
 use crate::{acceptor, socket};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
@@ -75,7 +76,12 @@ pub struct Worker {
 
 impl Worker {
     /// Starts the thread.
-    pub fn start(at: usize, node: Arc<Node>, counters: Arc<WorkerCounters>) -> io::Result<(Worker, Task)> {
+    pub fn start(
+        at: usize,
+        node: Arc<Node>,
+        counters: Arc<WorkerCounters>,
+        watched: Arc<WatchedThread>,
+    ) -> io::Result<(Worker, Task)> {
         let (sender, receiver) = unbounded_channel();
         let worker = Worker { sender, counters: Arc::clone(&counters), handed_over: Cell::new(0) };
         let (report, reported) = mpsc::channel();
@@ -85,7 +91,7 @@ impl Worker {
             match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     drop(report);
-                    runtime.block_on(run(receiver, node, counters));
+                    runtime.block_on(run(receiver, node, counters, watched));
                 }
                 Err(error) => drop(report.send(error)),
             }
@@ -118,7 +124,12 @@ impl Worker {
     }
 }
 
-async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counters: Arc<WorkerCounters>) {
+async fn run(
+    mut receiver: UnboundedReceiver<Accepted>,
+    node: Arc<Node>,
+    counters: Arc<WorkerCounters>,
+    watched: Arc<WatchedThread>,
+) {
     let mut hearing = node.announcer().hearing();
     let state = Rc::new(WorkerState {
         edition: Cell::new(hearing.edition()),
@@ -134,6 +145,7 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
     let delivering = tokio::task::spawn_local(wake_queue::deliver());
     let freeing = tokio::task::spawn_local(hear_of_memory(Rc::clone(&state)));
     let listening = tokio::task::spawn_local(listen(hearing, Rc::clone(&state)));
+    let answering = tokio::task::spawn_local(answer(watched, Rc::clone(&state)));
     while let Some(accepted) = receiver.recv().await {
         if accepted.is_crowded && !make_room(&state).await {
             continue;
@@ -150,13 +162,19 @@ async fn run(mut receiver: UnboundedReceiver<Accepted>, node: Arc<Node>, counter
         tracing::warn!(
             event = "connections_not_ended",
             connections = state.reaper.len(),
-            "connections did not end in time"
+            "connections did not end in time while the node stops, and are cut"
         );
     }
     ticking.abort();
     delivering.abort();
     listening.abort();
     freeing.abort();
+    answering.abort();
+}
+
+/// Answers the watchdog, between the turns of connections.
+async fn answer(watched: Arc<WatchedThread>, state: Rc<WorkerState>) {
+    watched.answer(state.node.env()).await;
 }
 
 /// Closes a connection for another one; false if all have logged in, and the other one is not served.
@@ -217,7 +235,7 @@ fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
     if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
         tracing::warn!(
             event = "connection_closed", peer = %UserData(peer), %reason, left_out,
-            "connection closed"
+            "a connection was closed for what its client did, or did not do"
         );
     }
 }
@@ -240,7 +258,7 @@ async fn serve(accepted: Accepted, state: Rc<WorkerState>) {
             if let Some(left_out) = state.node.events().not_served.admit(now) {
                 tracing::warn!(
                     event = "connection_not_served", peer = %UserData(peer), %error, left_out,
-                    "cannot serve a connection"
+                    "a connection was accepted, cannot be served, and is closed"
                 );
             }
         }

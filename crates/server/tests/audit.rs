@@ -76,6 +76,8 @@ fn use_http(server: &Server) {
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
     taken(server, "POST", "/settings/security", "disableUIOverHttp=false");
     taken(server, "DELETE", "/settings/security/data/tlsMinVersion", "");
+    taken(server, "DELETE", "/settings/security/disableUIOverHttp", "");
+    taken(server, "DELETE", "/settings/clientCertAuth", "");
     taken(server, "POST", "/node/settings/log", "level=warn");
     taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
@@ -315,6 +317,49 @@ fn logins_that_are_put_off_are_recorded() {
     assert!(!text(folder.path()).contains("wrong-secret"));
 }
 
+/// A mechanism that is switched off has a reason of its own, and is no guess at a password.
+#[test]
+fn a_mechanism_that_is_switched_off_is_no_wrong_password() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "sasl-mechanisms = [\"SCRAM-SHA512\"]\n");
+    taken(&server, "POST", "/settings/audit", "auditdEnabled=true");
+    let mut client = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
+    let auth = |key: &'static [u8], value: &'static [u8]| RequestParts {
+        opcode: opcode::SASL_AUTH,
+        key,
+        value,
+        ..RequestParts::default()
+    };
+    let off = auth(b"PLAIN", b"\0Administrator\0password");
+    let before = server.node().logins.len();
+    // More than the guesses that are free, with the right password.
+    for _ in 0..1_100 {
+        assert_eq!(client.request(&off).status, Status::AuthError);
+    }
+    assert_eq!(server.node().logins.len(), before, "no guess is counted");
+    assert_eq!(
+        client.request(&auth(b"SCRAM-SHA1", b"n,,n=ann,r=fyko+d2lbbFgONRv9qkxdawL")).status,
+        Status::AuthError
+    );
+    assert_eq!(client.request(&auth(b"GSSAPI", b"")).status, Status::AuthError);
+    let first = client.request(&auth(b"SCRAM-SHA512", b"n,,n=Administrator,r=fyko+d2lbbFgONRv9qkxdawL"));
+    assert_eq!(first.status, Status::AuthContinue);
+    server.stop().expect("a clean stop");
+    let records = records(folder.path());
+    let why = "the mechanism is switched off on connections without TLS";
+    for row in [
+        (20_481, "Administrator", "/reason", why),
+        (20_481, "Administrator", "/mechanism", "PLAIN"),
+        (20_481, "ann", "/reason", why),
+        (20_481, "ann", "/mechanism", "SCRAM-SHA1"),
+        (20_481, "", "/reason", "there is no such mechanism"),
+        (20_481, "", "/mechanism", "GSSAPI"),
+    ] {
+        assert!(is_there(&records, &row), "{row:?}: {}", text(folder.path()));
+    }
+    assert!(records.iter().all(|record| record["reason"] != "AUTH_ERROR"), "none is a wrong password");
+}
+
 /// With `failurePolicy=refuse` what must be recorded is refused while it cannot be, over KV and HTTP, and the settings are
 /// the way out.
 #[test]
@@ -336,6 +381,8 @@ fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
     };
     assert_eq!(code, 503, "{told}");
     assert!(told.contains("failurePolicy=refuse"), "{told}");
+    let (code, told) = http(&server, "GET", "/healthz", "");
+    assert!(code == 503 && told.contains("the audit log cannot be written"), "{code} {told}");
     let (code, told) = http(&server, "POST", "/pools/default/buckets", "name=b&ramQuota=100&replicaNumber=0");
     assert_eq!(code, 503, "{told}");
     let mut login = Client::over(TcpStream::connect(server.kv_addr()).expect("the server listens"));
@@ -346,6 +393,12 @@ fn what_cannot_be_recorded_is_refused_if_the_policy_says_so() {
         ..RequestParts::default()
     };
     assert_eq!(login.request(&plain).status, Status::Etmpfail);
+    let port = server.http_addr().port();
+    for password in ["password", "guess"] {
+        let form = format!("username=Administrator&password={password}&port={port}");
+        let (code, told) = http_as("", server.http_addr(), "POST", "/settings/web", &form);
+        assert_eq!(code, 503, "{told}");
+    }
     let select = RequestParts { opcode: opcode::SELECT_BUCKET, key: b"default", ..RequestParts::default() };
     assert_eq!(client.request(&select).status, Status::Etmpfail, "that is recorded");
     assert_eq!(ask(&mut client, opcode::SET, b"key-1", b"v", &[0; 8]), Status::Success, "that is not");

@@ -305,3 +305,45 @@ fn the_end_of_the_nodes_certificate_is_told() {
     assert_eq!(client.stat("connections", "tls_certificate_end_timestamp"), told);
     fixture.server.stop().expect("a clean stop");
 }
+
+#[test]
+fn clients_of_a_ca_that_has_ended_are_refused() {
+    let fixture = Fixture::start("tls-client-auth = \"required\"");
+    let ended = Ca::ended();
+    let pem = format!("{}{}", fixture.ca.pem(), ended.pem());
+    std::fs::write(fixture.folder.path().join("ca.pem"), pem).expect("written");
+    let (status, told) = support::http(&fixture.server, "POST", "/node/controller/reloadCertificate", "");
+    assert_eq!(status, 200, "{told}");
+    assert!(told.contains(r#""warnings":[]"#), "{told}");
+    // A CA that is valid beside it goes on.
+    let name = "Administrator";
+    let whoami = |config| {
+        let mut stream = connect(fixture.https(), config);
+        let asked = stream.write_all(b"GET /whoami HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        let mut answer = Vec::new();
+        let read = asked.and_then(|()| stream.read_to_end(&mut answer));
+        // The node may end the connection without the last message of TLS.
+        let _ = read;
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let answer = whoami(fixture.client(&fixture.ca, name, Vec::new()));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(whoami(fixture.client(&ended, name, Vec::new())), "");
+    let page = support::http(&fixture.server, "GET", "/metrics", "").1;
+    let end = page.lines().find_map(|line| line.strip_prefix("stave_tls_ca_end_timestamp_seconds "));
+    // The first of both: at the end of 2001.
+    let end: f64 = end.expect("it is told").parse().expect("a number");
+    assert!((1_009_700_000.0..1_009_900_000.0).contains(&end), "{end}");
+    fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_certificate_that_is_not_for_the_host_that_clients_are_told_is_warned_of() {
+    let fixture = Fixture::start("advertise = \"127.0.0.1\"");
+    fixture.ca.write(fixture.folder.path(), &["db1.example.org", "192.0.2.7"]);
+    let (status, told) = support::http(&fixture.server, "POST", "/node/controller/reloadCertificate", "");
+    assert_eq!(status, 200, "{told}");
+    assert!(told.contains("clients are told that this node is 127.0.0.1"), "{told}");
+    assert!(told.contains("db1.example.org, 192.0.2.7"), "{told}");
+    fixture.server.stop().expect("a clean stop");
+}

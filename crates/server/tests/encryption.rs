@@ -529,6 +529,110 @@ fn a_folder_that_was_plain_is_encrypted_by_and_by() {
     assert!(hits.is_empty(), "{hits:?}");
 }
 
+/// What the group `encryption` tells of a bucket: the values of these names, all of one look; empty if one is not told.
+fn figures<const N: usize>(server: &Server, bucket: &str, names: [&str; N]) -> [String; N] {
+    let told = json(server, &format!("/v1/buckets/{bucket}/stats/encryption"));
+    let stats = told["stats"].as_array().expect("stats").clone();
+    names.map(|name| {
+        let name = format!("ep_encryption_{name}");
+        let found = stats.iter().find(|stat| stat[0] == name.as_str());
+        found.and_then(|stat| stat[1].as_str()).unwrap_or_default().to_owned()
+    })
+}
+
+fn numbers<const N: usize>(server: &Server, bucket: &str, names: [&str; N]) -> [u64; N] {
+    figures(server, bucket, names).map(|told| told.parse().expect("a number"))
+}
+
+/// Waits until no file of a bucket is in clear, and sees to it that there are never more than before.
+fn until_none_is_in_clear(server: &Server, bucket: &str) {
+    let (began, mut before) = (Instant::now(), u64::MAX);
+    while before > 0 {
+        let [left] = numbers(server, bucket, ["clear_files"]);
+        assert!(left <= before, "{bucket}: {before} files were in clear, and now {left}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{bucket}: {left} files stay in clear");
+        let (_, bucket) =
+            server.node().buckets().into_iter().find(|(spec, _)| spec.name == bucket).expect("it");
+        while bucket.compaction().compact_step() == engine::Progress::Worked {}
+        before = left;
+    }
+    assert_eq!(
+        numbers(server, bucket, ["clear_files", "clear_bytes", "outdated_files", "outdated_bytes"]),
+        [0; 4]
+    );
+}
+
+/// The figures of all places where an operator looks agree with a search of the files.
+#[test]
+fn how_much_is_still_in_clear_is_told_until_none_is() {
+    const ALL: [&str; 3] = ["a", "b", "m"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |encryption| try_start_with(folder.path(), encryption, BOTH_STORES).expect("the node starts");
+    let of = |server: &Server, name: &str, bucket: &str| {
+        let (_, page) = http(server, "GET", "/metrics", "");
+        let line = format!("stave_encryption_{name}{{bucket=\"{bucket}\"}} ");
+        page.lines().find_map(|of| of.strip_prefix(&line)).map(str::to_owned)
+    };
+    let hits = |bucket: &str| search(&folder.path().join("buckets").join(bucket)).0;
+    let server = start(None);
+    fill(&server);
+    assert_eq!(figures(&server, "a", ["enabled", "clear_files"]), ["false", ""]);
+    assert_eq!(of(&server, "clear_files", "a"), None);
+    assert!(json(&server, "/pools/default/buckets/a").get("encryptionAtRestInfo").is_none());
+    server.stop().expect("a clean stop");
+    // A folder that was plain.
+    let server = start(Some(wrapping(&['1'])));
+    write_documents(&server);
+    for bucket in ALL {
+        assert_eq!(figures(&server, bucket, ["enabled", "data_keys"]), ["true", "1"]);
+        until_none_is_in_clear(&server, bucket);
+        let [files] = numbers(&server, bucket, ["files"]);
+        assert!(files > 1 && hits(bucket).is_empty(), "{bucket}");
+    }
+    // Buckets that are made plain, and are encrypted again.
+    let switch = |on| {
+        for bucket in ALL {
+            let path = format!("/pools/default/buckets/{bucket}");
+            assert_eq!(http(&server, "POST", &path, &format!("encryptionAtRest={on}")).0, 200);
+        }
+    };
+    switch(0);
+    write_documents(&server);
+    compact(&server);
+    for bucket in ALL {
+        eventually(bucket, || !hits(bucket).is_empty());
+        let [clear] = numbers(&server, bucket, ["clear_bytes"]);
+        assert!(clear > 0, "{bucket}");
+        assert_eq!(figures(&server, bucket, ["enabled"]), ["false"]);
+        eventually(bucket, || of(&server, "clear_files", bucket).is_some_and(|files| files != "0"));
+        let told = &json(&server, &format!("/pools/default/buckets/{bucket}"))["encryptionAtRestInfo"];
+        assert_ne!((&told["dataStatus"], &told["filesInClear"]), (&"encrypted".into(), &0.into()), "{told}");
+    }
+    switch(1);
+    for bucket in ALL {
+        // What is in clear is not as new files would be.
+        let [clear, outdated] = numbers(&server, bucket, ["clear_bytes", "outdated_bytes"]);
+        assert_eq!(clear, outdated, "{bucket}");
+    }
+    server.stop().expect("a clean stop");
+    // Small files follow at a start.
+    let server = start(Some(wrapping(&['1'])));
+    write_documents(&server);
+    for bucket in ALL {
+        until_none_is_in_clear(&server, bucket);
+        assert!(hits(bucket).is_empty(), "{:?}", hits(bucket));
+        let zero = || Some("0".to_owned());
+        eventually(bucket, || of(&server, "clear_files", bucket) == zero());
+        assert_eq!(
+            (of(&server, "clear_bytes", bucket), of(&server, "outdated_files", bucket)),
+            (zero(), zero())
+        );
+        let told = &json(&server, &format!("/pools/default/buckets/{bucket}"))["encryptionAtRestInfo"];
+        assert_eq!((&told["dataStatus"], &told["filesInClear"]), (&"encrypted".into(), &0.into()), "{told}");
+    }
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn without_the_right_key_nothing_opens_and_nothing_changes() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -106,6 +106,52 @@ fn heads_and_bodies_have_a_largest_size() {
     server.stop().expect("a clean stop");
 }
 
+/// What hyper holds for a connection is more than a client may have that has not logged in: its body is not waited for with
+/// that.
+#[test]
+fn the_body_of_a_client_without_a_login_comes_with_its_head() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, clock) = world();
+    let server = start_in(env, folder.path(), "");
+    let post = |path: &str, fields: &str, body: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n{body}")
+    };
+    let answer = |request: &str| rest(connect(&server, request));
+    // In pieces, however they are cut.
+    let whole = post("/pools/default", "Content-Length: 13\r\n", "memoryQuota=1");
+    for cut in 1..whole.len() {
+        let (one, other) = whole.split_at(cut);
+        let mut stream = connect(&server, one);
+        stream.write_all(other.as_bytes()).expect("the server takes it");
+        let told = rest(stream);
+        assert!(told.starts_with("HTTP/1.1 200 "), "{one:?}: {told}");
+    }
+    for (path, fields, code) in [
+        ("/pools/default", "Content-Length: 4097\r\n", "413"),
+        ("/pools/default", "Content-Length: 13\r\nExpect: 100-continue\r\n", "417"),
+        ("/pools/default", "Transfer-Encoding: chunked\r\n", "411"),
+        ("/settings/web", &format!("X: {}\r\nContent-Length: 4000\r\n", "x".repeat(13 << 10)), "411"),
+        ("/v1/promise", "Content-Type: application/json\r\nContent-Length: 2000000\r\n", "413"),
+        ("/v1/promise", "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n", "411"),
+        // A name and a password that nobody looks at change nothing.
+        ("/pools/default", "Authorization: Basic bm9ib2R5OnB3\r\nTransfer-Encoding: chunked\r\n", "411"),
+    ] {
+        let told = answer(&post(path, fields, ""));
+        assert!(told.starts_with(&format!("HTTP/1.1 {code} ")), "{path} {fields}: {told}");
+    }
+    // Clients that log in have bodies as before.
+    let chunks = "b\r\nminLength=6\r\n0\r\n\r\n";
+    let fields = format!("{LOGIN}Connection: close\r\nTransfer-Encoding: chunked\r\n");
+    let told = answer(&post("/settings/passwordPolicy", &fields, chunks));
+    assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
+    let late = connect(&server, &post("/pools/default", "Content-Length: 13\r\n", "memory"));
+    clock.advance(11);
+    assert!(rest(late).starts_with("HTTP/1.1 408 "));
+    let told = answer(&post("/livez", "Content-Length: 2000000\r\n", "").replace("POST", "GET"));
+    assert!(told.starts_with("HTTP/1.1 413 "), "{told}");
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn requests_have_deadlines() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -113,7 +159,7 @@ fn requests_have_deadlines() {
     let server = start_in(env, folder.path(), "");
     let slow_head = connect(&server, HALF);
     let post = "POST /pools/default/buckets HTTP/1.1\r\nHost: x\r\n";
-    let slow_body = connect(&server, &format!("{post}{LOGIN}Content-Length: 20\r\n\r\nname"));
+    let slow_body = connect(&server, &format!("{post}{LOGIN}Content-Length: 5000\r\n\r\nname"));
     let ask = format!("GET /pools/default/bs/default HTTP/1.1\r\nHost: x\r\n{LOGIN}\r\n");
     let mut stream = connect(&server, &ask);
     head(&mut stream);

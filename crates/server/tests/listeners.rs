@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use ca::Ca;
 use node::{Config, Settings};
 use protocol::Status;
+use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
@@ -122,4 +123,57 @@ fn a_node_without_plain_ports_serves_with_tls_alone() {
         Some(false)
     );
     server.stop().expect("a clean stop");
+}
+
+/// What a start with these lines, and a certificate for these names and purposes, would warn of or refuse.
+fn checked(
+    names: &[&str],
+    purposes: &[ExtendedKeyUsagePurpose],
+    is_member: bool,
+    lines: &str,
+) -> Result<Vec<String>, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca = Ca::new();
+    let (certificate, key) = ca.write_for(folder.path(), names, purposes);
+    let roots = folder.path().join("ca.pem");
+    std::fs::write(&roots, ca.pem()).expect("written");
+    let settings = format!(
+        "password = \"password\"\ntls-cert = {certificate:?}\ntls-key = {key:?}\ntls-ca = {roots:?}\n{lines}"
+    );
+    let settings = Settings::parse(&settings).expect("valid settings");
+    let data = folder.path().join("data");
+    let config = Config::new(settings, data, 2, String::new).expect("a valid configuration");
+    server::check(&Config { is_member, ..config }, &Env::real()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_check_warns_of_a_host_that_is_not_in_the_certificate() {
+    let names = ["db1.example.org", "localhost"];
+    let told = |lines: &str| checked(&names, &[], false, lines).expect("a start would succeed").join("\n");
+    let warned = told("");
+    assert!(warned.contains("clients are told that this node is 127.0.0.1"), "{warned}");
+    assert!(warned.contains("db1.example.org, localhost") && warned.contains("--advertise"), "{warned}");
+    assert_eq!(told("advertise = \"db1.example.org\""), "");
+    // Each client is told what it came to.
+    assert_eq!(told("kv = \"0.0.0.0:11210\"\nhttp = \"0.0.0.0:8091\""), "");
+}
+
+#[test]
+fn a_certificate_that_other_nodes_would_refuse_is_refused() {
+    let names = ["127.0.0.1"];
+    let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+    let lines = "tls-client-auth = \"optional\"\ncluster-encryption = \"all\"";
+    let refused = checked(&names, std::slice::from_ref(&server), true, lines).expect_err("no start");
+    assert!(refused.contains("node.pem: its extended key usage has no clientAuth"), "{refused}");
+    let both = [server.clone(), client.clone()];
+    for (purposes, is_member, lines) in [
+        (&both[..], true, lines),
+        (&[], true, lines),
+        (&both[..1], false, lines),
+        (&both[..1], true, "cluster-encryption = \"all\""),
+    ] {
+        assert_eq!(checked(&names, purposes, is_member, lines), Ok(Vec::new()));
+    }
+    let warned = checked(&names, &both[1..], false, "").expect("a start would succeed").join("\n");
+    assert!(warned.contains("has no serverAuth"), "{warned}");
 }

@@ -6,6 +6,8 @@ mod log;
 mod support;
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Instant;
 
 use log::Log;
 use protocol::{RequestParts, Status, opcode};
@@ -90,6 +92,35 @@ fn guesses_from_one_address_hold_up_no_other_one() {
     server.stop().expect("a clean stop");
 }
 
+/// Requests whose passwords are checked at the same time share the guesses that are free.
+#[test]
+fn http_logins_under_way_share_the_guesses_that_are_free() {
+    const LEFT: usize = 5;
+    const AT_ONCE: usize = 20;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (server, _clock) = node(folder.path());
+    let (code, told) =
+        http(&server, "PUT", "/settings/rbac/users/local/ann", "password=secret-1&roles=ro_admin");
+    assert_eq!(code, 200, "{told}");
+    let (logins, now) = (&server.node().logins, server.node().env().clock.monotonic());
+    for _ in 0..FREE - LEFT {
+        assert!(logins.admit([127, 0, 0, 1].into(), b"ann", now).is_ok());
+    }
+    // The password of `http_as` is another one.
+    let (begun, addr) = (Instant::now(), server.http_addr());
+    let codes: Vec<u16> = thread::scope(|scope| {
+        let all: Vec<_> =
+            (0..AT_ONCE).map(|_| scope.spawn(move || http_as("ann", addr, "GET", "/pools", "").0)).collect();
+        all.into_iter().map(|one| one.join().expect("an answer")).collect()
+    });
+    let checked = codes.iter().filter(|code| **code == 401).count();
+    // One comes back in two seconds.
+    let come_back = begun.elapsed().as_secs() as usize / 2 + 1;
+    assert!((1..=LEFT + come_back).contains(&checked), "{codes:?}");
+    assert!(codes.iter().all(|code| [401, 429].contains(code)), "{codes:?}");
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn the_log_says_which_node_refused_which_user() {
     let log = Log::listen();
@@ -105,6 +136,20 @@ fn the_log_says_which_node_refused_which_user() {
     assert_eq!(http_as("mallory", server.http_addr(), "GET", "/pools", "").0, 401);
     let http = format!("node=\"{}\"", server.http_addr());
     let parts = ["a login failed", "user=<ud>mallory</ud>", "status=\"401\"", &http];
+    assert!(log.has_line(&parts), "{parts:?}");
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn the_log_says_that_a_mechanism_is_switched_off() {
+    let log = Log::listen();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (env, _clock) = world();
+    let server = start_in(env, folder.path(), "sasl-mechanisms = [\"SCRAM-SHA512\"]");
+    let mut client = stranger_from([127, 0, 0, 4], &server);
+    assert_eq!(log_in_as(&mut client, "trudy", "password"), Status::AuthError);
+    let why = "reason=\"the mechanism is switched off on connections without TLS\"";
+    let parts = ["a login failed", "user=<ud>trudy</ud>", why, "mechanism=\"PLAIN\"", "reference="];
     assert!(log.has_line(&parts), "{parts:?}");
     server.stop().expect("a clean stop");
 }

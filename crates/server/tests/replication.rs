@@ -13,7 +13,7 @@ use base::vbucket_map::vbucket_of;
 use base::{Cas, Datatype, DocKey, ItemKind, RevSeqno, Seqno, VbId, VbState, VbUuid, VersionMeta};
 use dcp::{Agreement, Features, Mode, Producer};
 use engine::{Bucket, Refusal, StoreMode, StoreRequest, WithMetaRequest};
-use node::dcp::DcpConnection;
+use node::dcp::{DcpConnection, Owner};
 use node::replication::{LinkStatus, Password, Source, Sources};
 use node::{Config, Settings};
 use protocol::dcp::{Message, OpenFlags, StreamFlags, StreamRequest, What};
@@ -337,7 +337,14 @@ fn a_link_that_breaks_again_and_again_loses_and_repeats_nothing() {
         // Of two connections with one name the first is closed.
         let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), name.as_bytes(), true).expect("valid");
         let registry = active.server().node().streams();
-        drop(DcpConnection::open(registry, &active.bucket(), name.as_bytes(), agreed, Features::default()));
+        drop(DcpConnection::open(
+            registry,
+            &active.bucket(),
+            name.as_bytes(),
+            Owner::Node,
+            agreed,
+            Features::default(),
+        ));
         eventually("it is connected again", || replica.link().connections > connections);
     }
     caught_up(&active, &replica);
@@ -517,7 +524,14 @@ fn a_handover_that_breaks_off_is_brought_to_its_end() {
         let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), name.as_bytes(), true).expect("valid");
         let registry = from.server().node().streams();
         let (connections, done) = (to.link().connections, to.link().taken_over.done);
-        drop(DcpConnection::open(registry, &from.bucket(), name.as_bytes(), agreed, Features::default()));
+        drop(DcpConnection::open(
+            registry,
+            &from.bucket(),
+            name.as_bytes(),
+            Owner::Node,
+            agreed,
+            Features::default(),
+        ));
         eventually("it goes on", || {
             let link = to.link();
             link.taken_over.done > done || link.connections > connections

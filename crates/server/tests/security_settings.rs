@@ -487,3 +487,25 @@ fn what_is_set_on_one_node_holds_on_every_node_of_a_cluster() {
     assert!(poor.soon(|| code(https(&poor.server), &client, ROOT) == Some(200)));
     [second, third, poor].into_iter().for_each(|member| drop(member.stop()));
 }
+
+#[test]
+fn what_was_set_over_http_can_be_taken_back() {
+    let place = Place::new();
+    let server = place.start(&place.lines_with_ca());
+    let before = [json(&server, SECURITY), json(&server, CERTIFICATES)];
+    set(&server, SECURITY, "tlsMinVersion=tlsv1.3&disableUIOverHttp=true");
+    set(
+        &server,
+        CERTIFICATES,
+        r#"{"state":"enable","prefixes":[{"path":"san.email","prefix":"","delimiter":"@"}]}"#,
+    );
+    assert_ne!(json(&server, CERTIFICATES), before[1]);
+    for path in ["tlsMinVersion", "disableUIOverHttp"].map(|field| format!("{SECURITY}/{field}")) {
+        assert_eq!(http(&server, "DELETE", &path, "").0, 200);
+    }
+    assert_eq!(http(&server, "DELETE", CERTIFICATES, "").0, 200);
+    assert_eq!([json(&server, SECURITY), json(&server, CERTIFICATES)], before);
+    let (status, told) = http(&server, "DELETE", &format!("{SECURITY}/clusterEncryptionLevel"), "");
+    assert!(status == 404 && told.contains("tlsMinVersion, cipherSuites"), "{status} {told}");
+    server.stop().expect("a clean stop");
+}

@@ -1,10 +1,14 @@
 //! Every number that a group of stats tells has a rule in `tests/recordings/stat_rules.txt`: its unit, its bounds, what
 //! moves it and by how much. A load is sent to a whole node, step by step, and each step is compared with the rules.
-//! The same load is sent to buckets of other kinds, for numbers that an ordinary one does not tell.
+//! The same load is sent to buckets of other kinds, for numbers that an ordinary one does not tell. What this load does not
+//! bring about is done in worlds of their own (`stat_rules/worlds.rs`), and a number that no step of any of them moves is
+//! listed with the reason in `tests/recordings/stat_unmoved.txt`.
 #![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 
 #[path = "support/mod.rs"]
 mod support;
+#[path = "stat_rules/worlds.rs"]
+mod worlds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,7 +19,12 @@ use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
 use support::{Client, VBUCKETS, start, vb};
 
-const TABLE: &str = include_str!("../../../tests/recordings/stat_rules.txt");
+/// What is written of numbers, and of those that no step moves. It is read when the test runs, so that a table can be tried
+/// without a build.
+fn written(file: &str) -> String {
+    let path = format!("{}/../../tests/recordings/{file}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
 
 /// Groups without numbers of their own in an ordinary bucket, and why.
 const WITHOUT: &[(&str, &str)] = &[
@@ -105,6 +114,18 @@ fn look_at_other(client: &mut Client, refused: &[&str]) -> Told {
         assert_eq!(status != Status::Success, refused.contains(&group.name), "{}: {status:?}", group.name);
     }
     look_at(client, "diskinfo", "diskinfo", &mut told);
+    told
+}
+
+/// What a node with copies tells, but of documents: what is asked about a document of a pending vBucket waits.
+fn look_at_replica(client: &mut Client) -> Told {
+    let mut told = Told::new();
+    let is_asked =
+        |name: &str| !["key", "vkey"].contains(&name) && !WITHOUT.iter().any(|(without, _)| *without == name);
+    for group in GROUPS.iter().filter(|group| is_asked(group.name)) {
+        let status = look_at(client, group.name, &key_of(group.name), &mut told);
+        assert_eq!(status, Status::Success, "{}", group.name);
+    }
     told
 }
 
@@ -299,6 +320,19 @@ const STEPS: [Step; 18] = [
     ("by_path", by_path),
 ];
 
+/// The steps of the load on one bucket, of any kind.
+fn steps() -> Vec<&'static str> {
+    STEPS.iter().map(|(name, _)| *name).collect()
+}
+
+/// The steps of each world that has its own, by the name of the world.
+fn steps_of_worlds() -> [(&'static str, Vec<&'static str>); 2] {
+    [
+        ("driven", worlds::DRIVEN.iter().map(|(name, _)| *name).collect()),
+        ("followed", worlds::FOLLOWED.iter().map(|(name, _)| *name).collect()),
+    ]
+}
+
 /// How a number is measured, and what is true of every number of that unit.
 const UNITS: [&str; 15] = [
     "count", "bytes", "items", "ns", "us", "ms", "s", "percent", "ratio", "flag", "seqno", "id", "time",
@@ -326,7 +360,7 @@ struct Rule {
 }
 
 impl Rule {
-    fn parse(fields: &[&str]) -> Rule {
+    fn parse(fields: &[&str], steps: &[&str]) -> Rule {
         let &[unit, least, most, moves] = fields else { panic!("unit, least, most, moves: {fields:?}") };
         assert!(UNITS.contains(&unit), "{unit} is no unit: {UNITS:?}");
         let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text}: {fields:?}"));
@@ -344,7 +378,7 @@ impl Rule {
                 word => {
                     let at = word.find(['+', '-']).unwrap_or_else(|| panic!("{word}: no + or -: {fields:?}"));
                     let (step, by) = word.split_at(at);
-                    assert!(STEPS.iter().any(|(name, _)| *name == step), "{step} is no step");
+                    assert!(steps.contains(&step), "{step} is no step");
                     let by = match by {
                         "+" => Move::Grows,
                         "-" => Move::Shrinks,
@@ -382,10 +416,14 @@ type Rules = BTreeMap<(String, String), Rule>;
 
 fn rules(table: &str) -> Rules {
     let mut rules = Rules::new();
+    let (ordinary, worlds) = (steps(), steps_of_worlds());
     for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (group, name) = (fields[0].to_owned(), fields[1].to_owned());
-        let before = rules.insert((group, name), Rule::parse(&fields[2..]));
+        let world =
+            worlds.iter().find(|(world, _)| group.split_once('/').is_some_and(|(kind, _)| kind == *world));
+        let rule = Rule::parse(&fields[2..], world.map_or(&ordinary, |(_, steps)| steps));
+        let before = rules.insert((group, name), rule);
         assert!(before.is_none(), "{line}: there is another rule for it");
     }
     rules
@@ -407,9 +445,9 @@ fn sum(told: &Told, of: &(String, String)) -> f64 {
     told.get(of).map_or(0.0, |numbers| numbers.iter().sum())
 }
 
-/// What is not as the rules have it, in a bucket of a kind of [`OTHERS`], or in an ordinary one (`""`). `looks` begins with
-/// what there was before the first step.
-fn wrong(rules: &Rules, kind: &str, looks: &[Told]) -> Vec<String> {
+/// What is not as the rules have it, in a bucket of a kind of [`OTHERS`], in a world with its own steps, or in an ordinary
+/// bucket (`""`). `looks` begins with what there was before the first step.
+fn wrong(rules: &Rules, kind: &str, steps: &[&str], looks: &[Told]) -> Vec<String> {
     let own = |(group, name): &(String, String)| {
         let group = if kind.is_empty() { group.clone() } else { format!("{kind}/{group}") };
         (group, name.clone())
@@ -421,12 +459,15 @@ fn wrong(rules: &Rules, kind: &str, looks: &[Told]) -> Vec<String> {
         let said = own(name);
         let said = format!("{} {}", said.0, said.1);
         let Some(rule) = of_kind.or_else(|| rule_of(rules, name)) else {
-            wrong.push(format!("{said} has no rule: {}", observed(looks, name)));
+            wrong.push(format!("{said} has no rule: {}", observed(steps, looks, name)));
             continue;
         };
+        if std::env::var_os(OBSERVED).is_some() {
+            println!("{said} {} {}", rule.unit, observed(steps, looks, name));
+        }
         let out = looks.iter().find_map(|told| rule.bounds(told.get(*name)?));
         wrong.extend(out.map(|why| format!("{said}: {why}")));
-        for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)).filter(|_| of_kind.is_some()) {
+        for (step, pair) in steps.iter().zip(looks.windows(2)).filter(|_| of_kind.is_some()) {
             let why = rule.step(step, sum(&pair[1], name) - sum(&pair[0], name));
             wrong.extend(why.map(|why| format!("{said}: {why}")));
         }
@@ -439,19 +480,62 @@ fn wrong(rules: &Rules, kind: &str, looks: &[Told]) -> Vec<String> {
     wrong
 }
 
+/// With this in the environment, what was observed of each number is printed.
+const OBSERVED: &str = "STAT_RULES_OBSERVED";
+
 /// What there was of a number, as a rule would have it.
-fn observed(looks: &[Told], name: &(String, String)) -> String {
+fn observed(steps: &[&str], looks: &[Told], name: &(String, String)) -> String {
     let all: Vec<f64> = looks.iter().filter_map(|told| told.get(name)).flatten().copied().collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
     let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut moves = String::new();
-    for ((step, _), pair) in STEPS.iter().zip(looks.windows(2)) {
+    for (step, pair) in steps.iter().zip(looks.windows(2)) {
         let by = sum(&pair[1], name) - sum(&pair[0], name);
         if by != 0.0 {
             write!(moves, "{}{step}{by:+}", if moves.is_empty() { "" } else { "," }).expect("text");
         }
     }
     format!("{least} {most} {}", if moves.is_empty() { "=" } else { &moves })
+}
+
+/// Numbers that no step of any world moves and for which there is no reason, and reasons that are of no use.
+/// A reason is a line `GROUP NAME | WHY`; the group may be `*`, and the name may begin or end with one, or be a unit in
+/// parentheses.
+fn unmoved(rules: &Rules, reasons: &str) -> Vec<String> {
+    let of_ordinary = |group: &str| group.split_once('/').map_or(group, |(_, group)| group).to_owned();
+    let all = || rules.iter().map(|((group, name), rule)| ((of_ordinary(group), &**name), rule));
+    let moved: BTreeSet<(String, &str)> =
+        all().filter(|(_, rule)| !rule.moves.is_empty()).map(|(of, _)| of).collect();
+    let still: BTreeMap<(String, &str), &str> =
+        all().filter(|(of, _)| !moved.contains(of)).map(|(of, rule)| (of, &*rule.unit)).collect();
+    let fits = |pattern: &str, name: &str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(end), _) => name.ends_with(end),
+        (_, Some(begin)) => name.starts_with(begin),
+        _ => name == pattern,
+    };
+    let mut wrong = Vec::new();
+    let mut explained = BTreeSet::new();
+    for line in reasons.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (of, why) = line.split_once(" | ").unwrap_or((line, ""));
+        let (group, name) = of.split_once(' ').unwrap_or((of, ""));
+        let unit = name.strip_prefix('(').and_then(|unit| unit.strip_suffix(')'));
+        let is_meant = |((of, is), is_in): &(&(String, &str), &&str)| {
+            fits(group, of) && unit.map_or_else(|| fits(name, is), |unit| unit == **is_in)
+        };
+        let here = still.iter().filter(is_meant).map(|(of, _)| of.clone());
+        if here.filter(|of| explained.insert(of.clone())).count() == 0 || why.trim().is_empty() {
+            wrong.push(format!(
+                "stat_unmoved.txt: {line}: no reason, or nothing left that it is the reason for"
+            ));
+        }
+    }
+    let unexplained = still.keys().filter(|of| !explained.contains(*of));
+    wrong.extend(unexplained.map(|(group, name)| {
+        format!(
+            "{group} {name}: no step moves it: add one, or say why not in tests/recordings/stat_unmoved.txt"
+        )
+    }));
+    wrong
 }
 
 /// Waits until everything is saved, so that what the flusher does belongs to the step before.
@@ -532,12 +616,17 @@ fn looks_at_other(kind: &str, refused: &[&str]) -> Vec<Told> {
 
 #[test]
 fn every_number_has_a_rule_and_keeps_it() {
-    let (rules, looks) = (rules(TABLE), looks());
-    let mut found = wrong(&rules, "", &looks);
+    let (rules, looks) = (rules(&written("stat_rules.txt")), looks());
+    let steps = steps();
+    let mut found = wrong(&rules, "", &steps, &looks);
     // One after the other: some numbers are of the whole process.
     for (kind, refused) in OTHERS {
-        found.extend(wrong(&rules, kind, &looks_at_other(kind, refused)));
+        found.extend(wrong(&rules, kind, &steps, &looks_at_other(kind, refused)));
     }
+    let [(driven, of_driven), (followed, of_followed)] = steps_of_worlds();
+    found.extend(wrong(&rules, driven, &of_driven, &worlds::looks_at_driven()));
+    found.extend(wrong(&rules, followed, &of_followed, &worlds::looks_at_followed()));
+    found.extend(unmoved(&rules, &written("stat_unmoved.txt")));
     assert_eq!(found, Vec::<String>::new(), "{} rules are not kept:\n{}", found.len(), found.join("\n"));
 
     // The test itself can fail: a number that does not move, one that moves too much, one out of its bounds, one without a
@@ -546,7 +635,7 @@ fn every_number_has_a_rule_and_keeps_it() {
     let with = |change: &dyn Fn(&mut Vec<Told>)| {
         let mut looks = looks.clone();
         change(&mut looks);
-        wrong(&rules, "", &looks).join("\n")
+        wrong(&rules, "", &steps, &looks).join("\n")
     };
     let set = |looks: &mut [Told], name: &(String, String), number: f64| {
         looks.iter_mut().for_each(|told| drop(told.insert(name.clone(), vec![number])));
@@ -562,6 +651,20 @@ fn every_number_has_a_rule_and_keeps_it() {
     assert!(unknown.contains("all ep_planted has no rule"), "{unknown}");
     let gone = with(&|looks| looks.iter_mut().for_each(|told| drop(told.remove(&gets))));
     assert!(gone.contains("all get_hits: there is a rule, and no such number"), "{gone}");
+}
+
+#[test]
+fn what_no_step_moves_has_a_reason() {
+    let table =
+        "all a count 0 1 store+1\nall b count 0 1 =\nall c_x count 0 1 ~\ndriven/all b count 0 1 fill+1\n";
+    let rules = rules(table);
+    let said = |reasons: &str| unmoved(&rules, reasons);
+    assert!(said("all c_* | it depends on the machine").is_empty());
+    assert!(said("* c_x | it depends on the machine").is_empty());
+    assert!(said("").iter().any(|wrong| wrong.contains("all c_x: no step moves it")), "{:?}", said(""));
+    for stale in ["all a | moved", "all b | moved in another world", "all d | there is none", "all c_x | "] {
+        assert!(!said(&format!("all c_* | why\n{stale}")).is_empty(), "{stale}");
+    }
 }
 
 #[test]

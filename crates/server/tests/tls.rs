@@ -439,6 +439,20 @@ fn a_node_does_not_start_with_what_is_no_certificate() {
 }
 
 #[test]
+fn a_key_that_needs_a_password_is_refused_with_what_to_do() {
+    let fixture = Fixture::new();
+    for head in ["BEGIN ENCRYPTED PRIVATE KEY-----", "BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED"] {
+        let key = format!("-----{head}\n\nAAAA\n-----END PRIVATE KEY-----\n");
+        std::fs::write(fixture.folder.path().join("node.key"), key).expect("written");
+        let why = support::try_start(&fixture.data(), &fixture.lines()).err().expect("no start").to_string();
+        assert!(
+            why.contains("the key: it is encrypted with a password") && why.contains("openssl pkey"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
 fn who_stalls_before_it_speaks_is_cut_after_ten_seconds() {
     let fixture = Fixture::new();
     let (env, clock) = world();

@@ -5,7 +5,7 @@ mod named_files;
 mod over_environment;
 pub(crate) mod profile;
 mod secret_flags;
-mod variables;
+pub(crate) mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -20,12 +20,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::cli::WrongArguments;
+use crate::cli::variables::distance;
 use file::OpenLog;
 use keys::LogKeys;
 
 /// What is logged if `STAVE_LOG` is not set.
 const DEFAULT: &str = "info";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// A part that differs by more letters was not meant.
+const MOST_MISTYPED: usize = 2;
+/// The parts that log: `target` of a line begins with one of them.
+const PARTS: [&str; 8] = ["dcp", "dev", "engine", "kvstore", "logstore", "node", "server", "stave"];
 
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
@@ -198,7 +203,10 @@ pub fn filter(wanted: &str) -> Result<EnvFilter, String> {
     let mut says_of_all = false;
     for word in wanted.split(',').map(str::trim) {
         let level = match word.rsplit_once('=') {
-            Some((part, level)) if !part.is_empty() => level,
+            Some((part, level)) if !part.is_empty() => {
+                check_part(part.trim_end())?;
+                level.trim_start()
+            }
             _ => {
                 says_of_all = true;
                 word
@@ -215,9 +223,65 @@ pub fn filter(wanted: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(whole.replace(' ', "")).map_err(|error| error.to_string())
 }
 
+/// Refuses what is no part, nor a module of one (`engine::flusher`), as far as names tell: the log would not change.
+fn check_part(part: &str) -> Result<(), String> {
+    let (name, modules) = part.split_once("::").map_or((part, None), |(name, rest)| (name, Some(rest)));
+    let is_module = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+    };
+    if !PARTS.contains(&name) {
+        let nearest = PARTS.iter().min_by_key(|known| distance(name.as_bytes(), known.as_bytes()));
+        let near = nearest.filter(|near| distance(name.as_bytes(), near.as_bytes()) <= MOST_MISTYPED);
+        let meant = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+        return Err(format!(
+            "no part {name:?} logs anything{meant}: give one of {}, or one of their modules, such as engine::flusher",
+            PARTS.join(", ")
+        ));
+    }
+    match modules {
+        Some(modules) if !modules.split("::").all(is_module) => Err(format!(
+            "{part:?} is no module of {name}: write it as engine::flusher, the `target` of a line"
+        )),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The reference is made from the code's own log lines.
+    #[test]
+    fn the_parts_are_those_that_log() {
+        let reference = include_str!("../../../docs/reference/log_events.md");
+        let rows = reference.lines().filter(|line| line.starts_with("| `"));
+        let named = rows.filter_map(|row| row.split('|').nth(3)).flat_map(|parts| parts.split(','));
+        let named: BTreeSet<&str> = named.map(str::trim).collect();
+        assert_eq!(named, BTreeSet::from(PARTS));
+    }
+
+    #[test]
+    fn a_part_that_there_is_not_is_refused_with_those_that_there_are() {
+        for (wanted, words) in [
+            (
+                "engin=debug",
+                "no part \"engin\" logs anything (did you mean engine?): give one of dcp, dev, engine, ",
+            ),
+            ("warn, Node=debug", "no part \"Node\" logs anything (did you mean node?)"),
+            ("info,rustls=debug", "no part \"rustls\" logs anything: give one of"),
+            ("engine[span]=debug", "no part \"engine[span]\""),
+            ("engine::=debug", "\"engine::\" is no module of engine"),
+            ("engine::a b=debug", "\"engine::a b\" is no module of engine"),
+        ] {
+            let why = filter(wanted).expect_err(wanted);
+            assert!(why.contains(words), "{wanted}: {why}");
+        }
+        for right in ["engine::flusher=debug", "stave=trace,node = warn", "server=off"] {
+            filter(right).expect(right);
+        }
+    }
 
     #[test]
     fn only_levels_are_levels() {

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use support::{Client, http, json};
 
+/// How often everything is copied while it is written to.
+const MOMENTS: usize = 6;
 /// How long a process may take to start or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -604,6 +607,84 @@ fn a_follower_that_is_killed_again_and_again_misses_nothing() {
     println!("the drill: {drilled}");
     assert!(drill(&["--at", "2001-01-01T00:00:00Z"]).expect_err("before").contains("does not have"));
     assert_eq!(std::fs::read_dir(scratch.path()).expect("a folder").count(), 0);
+    dev.stop();
+}
+
+/// A key of a vBucket that a node is active for.
+fn key_on(map: &Value, node: usize, name: &str) -> String {
+    let is_there = |key: &String| map["vBucketMap"][usize::from(support::vb(key.as_bytes()).0)][0] == node;
+    (0..).map(|at| format!("{name}-{at}")).find(is_there).expect("some key")
+}
+
+/// Writes a number to one node, and when that is acknowledged to the other one, until it is told to end.
+fn write_in_order(nodes: [(SocketAddr, SocketAddr); 2], keys: [&str; 2], is_over: &AtomicBool) -> u64 {
+    let [mut first, mut second] = nodes.map(|node| Client::connect(&node, "orders", &[]));
+    let mut at = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        at += 1;
+        let value = at.to_string();
+        for (client, key) in [(&mut first, keys[0]), (&mut second, keys[1])] {
+            let status = client.set(key.as_bytes(), value.as_bytes()).expect("an answer");
+            assert_eq!(status, Status::Success, "{key}");
+        }
+    }
+    at
+}
+
+/// Numbers in the lines of an export, by key.
+fn numbers(lines: &[String]) -> std::collections::BTreeMap<String, u64> {
+    let number = |line: &String| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let (key, value) = (line["key"].as_str().expect("a key"), &line["value"]);
+        (key.to_owned(), value.as_u64().unwrap_or_else(|| panic!("{line}")))
+    };
+    lines.iter().map(number).collect()
+}
+
+#[test]
+fn what_is_copied_is_of_one_moment_of_all_nodes() {
+    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    let control = (dev.addr("control"), dev.addr("control"));
+    let nodes = json(&control, "/v1/dev")["nodes"].clone();
+    let node = |at: usize| (addr(&nodes[at]["kv"]), addr(&nodes[at]["http"]));
+    let map = json(&node(0), "/pools/default/b/orders")["vBucketServerMap"].clone();
+    let routes = [(0, 1), (1, 2), (2, 0)];
+    let keys =
+        routes.map(|(a, b)| [key_on(&map, a, &format!("first{a}")), key_on(&map, b, &format!("second{a}"))]);
+    let is_over = AtomicBool::new(false);
+    let (mut moments, mut written) = (Vec::new(), 0);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = routes
+            .iter()
+            .zip(&keys)
+            .map(|((a, b), [first, second])| {
+                let (nodes, is_over) = ([node(*a), node(*b)], &is_over);
+                scope.spawn(move || write_in_order(nodes, [first, second], is_over))
+            })
+            .collect();
+        for _ in 0..MOMENTS {
+            moments.push(numbers(&exported(&dev, "orders")));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        written = writers.into_iter().map(|writer| writer.join().expect("it wrote")).sum();
+    });
+    let mut differ = 0;
+    for moment in &moments {
+        for [first, second] in &keys {
+            let at = |key: &String| moment.get(key).copied().unwrap_or(0);
+            let (first, second) = (at(first), at(second));
+            // The second is written when the first is acknowledged, and the first again when the second is.
+            differ += usize::from(!(second <= first && first <= second + 1));
+        }
+    }
+    println!(
+        "{} pairs in {MOMENTS} moments, {written} pairs written, {differ} of different moments",
+        3 * MOMENTS
+    );
+    assert_eq!(differ, 0);
+    assert!(moments.windows(2).all(|two| two[0] != two[1]), "changes go on in between");
+    let kept = printed(&mut command(&dev, &["snapshot", "list", "--bucket", "orders", "--json"]));
+    assert_eq!(kept.expect("listed")["of_bucket"], serde_json::json!([]), "each export ended its own");
     dev.stop();
 }
 

@@ -74,6 +74,65 @@ fn its_manager_is_told_when_it_serves_and_when_it_stops() {
 }
 
 #[test]
+fn its_manager_is_told_that_it_is_live_before_and_after_it_was_suspended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    let mut command = stave(folder.path());
+    command.args(["serve"]).env("STAVE_BUCKETS", "a:100MiB").env("NOTIFY_SOCKET", &path);
+    command.env("WATCHDOG_USEC", "400000");
+    let mut node = Node(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
+    let mut bytes = [0; 256];
+    let mut wait_for = |word: &str| loop {
+        let len = manager.recv(&mut bytes).expect("it is told");
+        if String::from_utf8_lossy(&bytes[..len]).trim() == word {
+            break;
+        }
+    };
+    wait_for("READY=1");
+    (0..3).for_each(|_| wait_for("WATCHDOG=1"));
+    let pid = rustix::process::Pid::from_child(&node.0);
+    let signal = |signal| rustix::process::kill_process(pid, signal).expect("it is there");
+    signal(rustix::process::Signal::STOP);
+    let stat = format!("/proc/{}/stat", node.0.id());
+    while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {}
+    // What it had said before; a stopped process says nothing more.
+    manager.set_nonblocking(true).expect("it can be set");
+    while manager.recv(&mut [0; 256]).is_ok() {}
+    manager.set_nonblocking(false).expect("it can be set");
+    signal(rustix::process::Signal::CONT);
+    (0..3).for_each(|_| wait_for("WATCHDOG=1"));
+    signal(rustix::process::Signal::TERM);
+    wait_for("STOPPING=1");
+    assert!(node.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn another_process_s_watchdog_is_not_answered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    let mut command = stave(folder.path());
+    command.args(["serve"]).env("STAVE_BUCKETS", "a:100MiB").env("NOTIFY_SOCKET", &path);
+    // Of the process that started this one, as after `sh -c`.
+    command.env("WATCHDOG_USEC", "2000").env("WATCHDOG_PID", std::process::id().to_string());
+    let mut node = Node(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
+    let mut line = String::new();
+    BufReader::new(node.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let pid = rustix::process::Pid::from_child(&node.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    assert!(node.0.wait().expect("it ends").success());
+    manager.set_nonblocking(true).expect("it can be set");
+    let mut told = Vec::new();
+    let mut bytes = [0; 256];
+    while let Ok(len) = manager.recv(&mut bytes) {
+        told.push(String::from_utf8_lossy(&bytes[..len]).trim().to_owned());
+    }
+    assert_eq!(told, ["READY=1", "STOPPING=1"]);
+}
+
+#[test]
 fn a_crash_leaves_no_core_dump_unless_it_is_asked_for() {
     let soft_limit_of_core_files = |word: Option<&str>| {
         let folder = tempfile::tempdir().expect("a folder");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use base::{Cas, DocKey, Heap, ItemKind, Moment, NewVersion, VbId, VbState, VbUuid, Version, VersionMeta};
 use proptest::prelude::*;
-use vbucket::{Basis, BucketContext, Change, Existence, Look, Origin, Refusal, Unknown, VBucket};
+use vbucket::{Basis, BucketContext, Change, Existence, Look, Origin, RangeLimit, Refusal, Unknown, VBucket};
 
 const KEYS: u8 = 12;
 const NOW: Moment = Moment(1);
@@ -84,7 +84,7 @@ impl World {
     }
 
     fn flush(&mut self) {
-        let Some(batch) = self.vb.take_flush_batch(u64::MAX) else { return };
+        let Some(batch) = self.vb.take_flush_batch(RangeLimit::NONE) else { return };
         for version in batch.range.iter().flat_map(|range| range.iter()) {
             self.disk.insert(version.stored_key().to_vec(), version.clone());
         }

@@ -204,7 +204,7 @@ impl Model {
     }
 
     fn flush(&mut self, max_items: u64) {
-        let Some(batch) = self.real.take_flush_batch(max_items) else { return };
+        let Some(batch) = self.real.take_flush_batch(RangeLimit::items(max_items)) else { return };
         for version in batch.range.iter().flat_map(|range| range.iter()) {
             let (key, item) = item_of(version);
             self.saved.items.insert(key, item);
@@ -344,7 +344,7 @@ impl Model {
             }
         }
         assert_eq!(has, self.items, "from {from}");
-        let batch = self.real.take_flush_batch(1);
+        let batch = self.real.take_flush_batch(RangeLimit::items(1));
         let state = batch.as_ref().map(|batch| (batch.snapshot.end, batch.high_seqno));
         assert!(state.is_none_or(|(end, high)| end == high), "an active vBucket is in no snapshot");
     }

@@ -1,7 +1,7 @@
 //! Values that leave a vBucket and come back, and documents that are put in place after a start.
 
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, Seqno, VbId, VbState, VbUuid, Version, VersionMeta};
-use vbucket::{Basis, BucketContext, Change, Counts, Existence, Loaded, Origin, Placed, VBucket};
+use vbucket::{Basis, BucketContext, Change, Counts, Existence, Loaded, Origin, Placed, RangeLimit, VBucket};
 
 fn key(key: &[u8]) -> DocKey<'_> {
     DocKey::new(key)
@@ -36,7 +36,7 @@ impl World {
     }
 
     fn flush(&mut self) {
-        let batch = self.vb.take_flush_batch(1000).expect("something is dirty");
+        let batch = self.vb.take_flush_batch(RangeLimit::items(1000)).expect("something is dirty");
         drop(self.vb.flushed(batch.high_seqno));
     }
 

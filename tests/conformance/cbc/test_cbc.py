@@ -5,9 +5,12 @@ STAVE is the binary; build/ holds what build.sh has built.
 
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,6 +44,24 @@ def tearDownModule():
 
 def at(name):
     return os.path.join(folder.name, name)
+
+
+def expired():
+    """A file with a certificate of the node's CA that has ended, and its key."""
+    files = {name: at(f"expired.{name}") for name in ("key", "csr", "pem", "ext", "both")}
+    with open(files["ext"], "w") as names:
+        names.write("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    of_ca = ["-CA", at("certs/ca.pem"), "-CAkey", at("certs/ca.key")]
+    for words in (
+        ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost", "-keyout", files["key"], "-out", files["csr"]],
+        ["x509", "-req", "-in", files["csr"], *of_ca, "-days", "-1", "-extfile", files["ext"], "-out", files["pem"]],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=30)
+    with open(files["both"], "w") as both:
+        for name in ("pem", "key"):
+            with open(files[name]) as part:
+                both.write(part.read())
+    return files["both"]
 
 
 def run(words, spec, login=("-u", "Administrator", "-P", "password"), stdin=""):
@@ -112,7 +133,36 @@ class Encrypted(Commands):
         self.stats(encrypted())
 
     def test_another_ca_is_not_trusted(self):
-        self.refused(encrypted(ca="strange/ca.pem"), "LCB_ERR_SSL")
+        self.refused(encrypted(ca="strange/ca.pem"), "LCB_ERR_SSL_CANTVERIFY")
+
+    def test_an_expired_certificate_is_not_trusted(self):
+        """`cbc` closes the connection before it says why; its own log does."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(expired())
+
+        def serve(listener):
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                try:
+                    context.wrap_socket(connection, server_side=True).recv(1)
+                except OSError:
+                    pass
+                finally:
+                    connection.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+            thread.start()
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            status, _, said = run(["cat", "cbc-refused", "-vvvv"], encrypted().replace(server.kvs, address))
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join(20)
+        self.assertNotEqual(status, 0, said)
+        self.assertIn("fatal (certificate expired)", said)
+        self.assertIn("LCB_ERR_SSL_CANTVERIFY", said)
 
     def test_a_certificate_takes_the_place_of_a_password(self):
         own = at("certs-client")

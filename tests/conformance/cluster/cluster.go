@@ -1,16 +1,21 @@
 // What an application sees through the Go SDK while nodes of its cluster fail: durable writes, and none of them lost.
 //
 // Every writer owns some documents and counts up in them; a number that was acknowledged must be there afterwards, or a
-// higher one that was tried. The cluster is that of `stave dev`, whose control endpoint brings about the failures.
+// higher one that was tried. Beside them one scans documents that do not change: a scan that ends without an error has
+// each of them once, whichever nodes failed or gave vBuckets away meanwhile. The cluster is that of `stave dev`, whose
+// control endpoint brings about the failures.
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +29,10 @@ const (
 	timeout       = 2500 * time.Millisecond
 	// How long writers may take until they go on after a failure: an SDK may wait seconds before it connects again.
 	goOnWithin = 20 * time.Second
+	// Documents that are scanned, over all vBuckets and nodes.
+	scannedDocuments = 300
+	// How long scans may fail after nodes did, until one has ended without an error.
+	scanAgainWithin = 30 * time.Second
 )
 
 var levels = []gocb.DurabilityLevel{
@@ -39,6 +48,10 @@ type phase struct {
 	counts  map[string]int
 	pause   time.Duration
 	writers map[string]bool
+	// Scans that ended without an error, those that did since somebody began to wait for one, and those that failed.
+	whole, after, failed int
+	// How often the SDK ended the process that scans.
+	crashed int
 }
 
 // tally is what was seen in each phase, and the last number of each document that was tried and acknowledged.
@@ -47,13 +60,14 @@ type tally struct {
 	phases              []*phase
 	tried, acknowledged map[string]int
 	others              map[string]bool
+	wrongScans          []string
 	done                atomic.Bool
 }
 
 func (t *tally) begin(name string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.phases = append(t.phases, &phase{name, map[string]int{}, 0, map[string]bool{}})
+	t.phases = append(t.phases, &phase{name: name, counts: map[string]int{}, writers: map[string]bool{}})
 }
 
 func (t *tally) with(work func(now *phase)) {
@@ -73,6 +87,136 @@ func (t *tally) waitForAll() bool {
 		}
 	}
 	return false
+}
+
+// waitForAScan waits for a scan that begins now to end without an error; false if none did.
+func (t *tally) waitForAScan() bool {
+	t.with(func(phase *phase) { phase.after = 0 })
+	for deadline := time.Now().Add(scanAgainWithin); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		after := 0
+		t.with(func(phase *phase) { after = phase.after })
+		// The first one may have begun before.
+		if after >= 2 {
+			return true
+		}
+	}
+	return false
+}
+
+// storeForScans stores the documents that are scanned, and waits until they are saved: scans show what is saved.
+func storeForScans(collection *gocb.Collection) {
+	state := gocb.NewMutationState()
+	for at := range scannedDocuments {
+		written, err := collection.Upsert(fmt.Sprintf("scan:%d", at), map[string]int{"n": at}, nil)
+		must(err)
+		state.Add(*written.MutationToken())
+	}
+	options := &gocb.ScanOptions{IDsOnly: true, ConsistentWith: state, Timeout: 20 * time.Second}
+	found, err := scanned(collection, options)
+	must(err)
+	if wrong := wrongIn(found); wrong != "" {
+		must(errors.New(wrong))
+	}
+}
+
+func scanned(collection *gocb.Collection, options *gocb.ScanOptions) ([]string, error) {
+	result, err := collection.Scan(gocb.NewRangeScanForPrefix("scan:"), options)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for item := result.Next(); item != nil; item = result.Next() {
+		found = append(found, item.ID())
+	}
+	return found, result.Err()
+}
+
+// wrongIn tells what is wrong with the keys that a scan showed.
+func wrongIn(found []string) string {
+	times := map[string]int{}
+	for _, key := range found {
+		times[key]++
+	}
+	for at := range scannedDocuments {
+		if key := fmt.Sprintf("scan:%d", at); times[key] != 1 {
+			return fmt.Sprintf("a scan has %d of %d, and %s %d times", len(found), scannedDocuments, key, times[key])
+		}
+	}
+	if len(found) != scannedDocuments {
+		return fmt.Sprintf("a scan has %d of %d", len(found), scannedDocuments)
+	}
+	return ""
+}
+
+// knownPanic is where gocbcore 10.8.1 panics when a scan goes on while a connection is being made again, in a goroutine of its
+// own, so that no application can recover: scans are therefore made by a process of their own, which is started again.
+const knownPanic = "kvMux).GetByConnID"
+
+// scanUntilEnd is that process: a line for each scan, with what is wrong with it, until the input ends.
+func scanUntilEnd(collection *gocb.Collection) {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	for {
+		found, err := scanned(collection, &gocb.ScanOptions{IDsOnly: true, Timeout: 10 * time.Second})
+		if err != nil {
+			// A node failed, or a vBucket went to another one: the SDK says so.
+			fmt.Println("failed")
+			time.Sleep(20 * time.Millisecond)
+		} else if wrong := wrongIn(found); wrong != "" {
+			fmt.Println(wrong)
+		} else {
+			fmt.Println("whole")
+		}
+	}
+}
+
+// scan scans again and again; what a scan shows that ends without an error is each document once.
+func (t *tally) scan() {
+	for !t.done.Load() {
+		var said strings.Builder
+		scans := exec.Command(os.Args[0], "scan")
+		scans.Stderr = &said
+		input, err := scans.StdinPipe()
+		must(err)
+		output, err := scans.StdoutPipe()
+		must(err)
+		must(scans.Start())
+		lines := bufio.NewScanner(output)
+		for lines.Scan() {
+			t.note(lines.Text())
+			if t.done.Load() {
+				break
+			}
+		}
+		_ = input.Close()
+		if err := scans.Wait(); err != nil && !t.done.Load() {
+			if strings.Contains(said.String(), knownPanic) {
+				t.with(func(phase *phase) { phase.crashed++ })
+				continue
+			}
+			t.with(func(phase *phase) {
+				t.wrongScans = append(t.wrongScans, fmt.Sprintf("%s: the scans ended: %s: %.500s", phase.name, err, said.String()))
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// note counts a line of the process that scans.
+func (t *tally) note(line string) {
+	t.with(func(phase *phase) {
+		if line == "failed" {
+			phase.failed++
+			return
+		}
+		phase.whole++
+		phase.after++
+		if line != "whole" {
+			t.wrongScans = append(t.wrongScans, phase.name+": "+line)
+		}
+	})
 }
 
 // what names an error as an application would tell them apart.
@@ -211,7 +355,7 @@ func (t *tally) report(lost []string) bool {
 		fmt.Printf("%11s", column)
 	}
 	fmt.Println("   longest pause")
-	sums, pause, sound := map[string]int{}, time.Duration(0), len(t.others) == 0
+	sums, pause, sound := map[string]int{}, time.Duration(0), len(t.others)+len(t.wrongScans) == 0
 	for _, phase := range t.phases {
 		fmt.Printf("%-10s", phase.name)
 		for _, column := range columns {
@@ -224,6 +368,12 @@ func (t *tally) report(lost []string) bool {
 			fmt.Printf("only %d writers have gone on\n", len(phase.writers))
 			sound = false
 		}
+	}
+	for _, phase := range t.phases {
+		fmt.Printf("scans %-10s %5d whole %5d failed %5d times the SDK panicked\n", phase.name, phase.whole, phase.failed, phase.crashed)
+	}
+	for _, line := range t.wrongScans[:min(10, len(t.wrongScans))] {
+		fmt.Println(line)
 	}
 	for other := range t.others {
 		fmt.Println(other)
@@ -258,6 +408,9 @@ func main() {
 		ServiceTypes: []gocb.ServiceType{gocb.ServiceTypeKeyValue},
 	}))
 	collection := bucket.DefaultCollection()
+	if len(os.Args) > 1 {
+		scanUntilEnd(collection)
+	}
 	t := &tally{tried: map[string]int{}, acknowledged: map[string]int{}, others: map[string]bool{}}
 	t.begin("steady")
 	var writers sync.WaitGroup
@@ -270,8 +423,14 @@ func main() {
 			}()
 		}
 	}
+	storeForScans(collection)
+	writers.Add(1)
+	go func() {
+		defer writers.Done()
+		t.scan()
+	}()
 	time.Sleep(time.Second)
-	goesOn := t.waitForAll()
+	goesOn, scans := t.waitForAll(), true
 	for _, failure := range []struct {
 		name       string
 		bringAbout func()
@@ -288,12 +447,16 @@ func main() {
 		failure.bringAbout()
 		time.Sleep(time.Second)
 		goesOn = t.waitForAll()
+		if scans && !t.waitForAScan() {
+			scans = false
+			fmt.Printf("no scan has ended without an error within %s after %s\n", scanAgainWithin, failure.name)
+		}
 	}
 	t.done.Store(true)
 	writers.Wait()
 	lost := t.check(collection)
 	must(cluster.Close(nil))
-	if !t.report(lost) || len(lost) > 0 {
+	if !t.report(lost) || len(lost) > 0 || !scans {
 		os.Exit(1)
 	}
 }

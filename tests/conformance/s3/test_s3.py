@@ -1,19 +1,23 @@
-"""Backups in an S3-compatible store, by the commands as people run them: moto as the store, nodes that are killed, backups
-that are killed, damaged objects, a store that refuses.
+"""Backups in an S3-compatible store, by the commands as people run them: nodes that are killed, backups that are killed,
+damaged objects, a store that refuses.
 
-STAVE is the binary.
+STAVE is the binary. The store is moto, or MinIO if MINIO names its binary.
 """
 
 import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
-import urllib.request
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 from moto.server import ThreadedMotoServer
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "console"))
@@ -23,35 +27,78 @@ STAVE = os.environ["STAVE"]
 DOCUMENTS = 3_000
 
 
+class Moto:
+    """The store in this process."""
+
+    def __init__(self):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self.server.start()
+        self.address = "%s:%d" % self.server.get_host_and_port()
+
+    def stop(self):
+        self.server.stop()
+
+
+class Minio:
+    """The store in a process of its own."""
+
+    def __init__(self, binary):
+        self.folder = tempfile.TemporaryDirectory()
+        # It takes no port 0: one that was free a moment ago.
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as console:
+            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+            console_address = "127.0.0.1:%d" % console.getsockname()[1]
+        words = [binary, "server", self.folder.name, "--address", self.address, "--console-address", console_address]
+        login = {"MINIO_ROOT_USER": KEY_ID, "MINIO_ROOT_PASSWORD": SECRET}
+        self.process = subprocess.Popen(words, env={**os.environ, **login}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+        self.folder.cleanup()
+
+
+KEY_ID, SECRET = "backup", "secret-secret"
+
+
 def setUpModule():
-    global store, endpoint
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    store.start()
-    host, port = store.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    global store, endpoint, s3
+    binary = os.environ.get("MINIO")
+    store = Minio(binary) if binary else Moto()
+    endpoint = f"http://{store.address}"
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=KEY_ID,
+        aws_secret_access_key=SECRET,
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            s3.list_buckets()
+            return
+        except (BotoCoreError, ClientError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def tearDownModule():
     store.stop()
 
 
-def ask(method, path, body=None):
-    """A request of the test's own to the store, which asks for a signature and does not check it."""
-    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}
-    request = urllib.request.Request(f"{endpoint}{path}", data=body, method=method, headers=signed)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return answer.read()
-
-
 def objects(bucket):
-    listing = ask("GET", f"/{bucket}?list-type=2").decode()
-    return dict(zip(re.findall(r"<Key>(.*?)</Key>", listing), map(int, re.findall(r"<Size>(\d+)</Size>", listing))))
+    """Sizes of all objects, by their names."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
 
 
 def environment():
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "STAVE_"))}
-    return {**clean, "AWS_ACCESS_KEY_ID": "backup", "AWS_SECRET_ACCESS_KEY": "secret", "STAVE_PASSWORD": "password"}
+    return {**clean, "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "STAVE_PASSWORD": "password"}
 
 
 def command(*words, to_store=True):
@@ -66,8 +113,9 @@ def stave(*words, to_store=True, expected=0):
 
 class Backups(unittest.TestCase):
     def setUp(self):
-        self.bucket = re.sub("[^a-z]", "-", self.id().rsplit(".", 1)[-1])
-        ask("PUT", f"/{self.bucket}")
+        # Names of buckets have 63 letters at the most.
+        self.bucket = re.sub("[^a-z]", "-", self.id().rsplit(".", 1)[-1])[:63].strip("-")
+        s3.create_bucket(Bucket=self.bucket)
         self.place = f"s3://{self.bucket}/prod"
         self.folder = tempfile.TemporaryDirectory()
         # Behind every node that writes into it.
@@ -126,12 +174,26 @@ class Backups(unittest.TestCase):
         self.server.kill()
         self.assertEqual(self.restored(), before)
 
+    def test_what_a_follower_logged_comes_back_at_its_moment(self):
+        follow = ("--follow", "--once-caught-up", "--json")
+        self.back_up(*follow)
+        self.write(range(0, DOCUMENTS, 5), "followed")
+        told = json.loads(next(line for line in self.back_up(*follow).splitlines() if line.startswith("{")))
+        before = self.documents(self.server)
+        self.write(range(0, DOCUMENTS, 3), "later")
+        stave("backup", "verify", self.place, "--bucket", "default")
+        self.server.kill()
+        other = self.start("other")
+        stave("restore", "--from", self.place, "--addr", other.kv, "--at", told["horizon"])
+        self.assertEqual(self.documents(other), before)
+        self.assertFalse([name for name in objects(self.bucket) if name.endswith("/lock")], "no lock stays")
+
     def test_a_damaged_object_is_named_and_nothing_of_it_is_sent(self):
         self.back_up()
         largest = max(objects(self.bucket).items(), key=lambda item: item[1])[0]
-        content = bytearray(ask("GET", f"/{self.bucket}/{largest}"))
+        content = bytearray(s3.get_object(Bucket=self.bucket, Key=largest)["Body"].read())
         content[len(content) // 2] ^= 0x10
-        ask("PUT", f"/{self.bucket}/{largest}", bytes(content))
+        s3.put_object(Bucket=self.bucket, Key=largest, Body=bytes(content))
         told = stave("backup", "verify", self.place, "--bucket", "default", expected=4)
         self.assertIn(largest.rsplit("/", 1)[-1], told)
 

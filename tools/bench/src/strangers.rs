@@ -36,6 +36,8 @@ const MOST_US: f64 = 1_000.0;
 const MOST_KIB: f64 = 17.0;
 /// The largest frame, and the largest head, of a client that has not logged in.
 const LARGEST_BYTES: usize = 16 << 10;
+/// The largest body of a client that has not logged in.
+const MOST_BODY_BYTES: usize = 4 << 10;
 /// Requests before those that are measured.
 const WARM: u32 = 20;
 const SILENCE: Duration = Duration::from_secs(10);
@@ -98,6 +100,16 @@ fn asks_of_http() -> Vec<Ask> {
     let unfinished = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(LARGEST_BYTES - 1_000));
     let large = format!("X: {}\r\n", "x".repeat(LARGEST_BYTES - 1_000));
     let promise = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    let part = "x".repeat(MOST_BODY_BYTES - 1);
+    let form = |form: &str| format!("Content-Length: {}\r\n\r\n{form}", form.len());
+    let unfinished_body = format!("Content-Length: {MOST_BODY_BYTES}\r\n\r\n{part}");
+    let chunked = format!("Transfer-Encoding: chunked\r\n\r\nfff\r\n{part}");
+    let declared = format!("Content-Type: application/json\r\nContent-Length: 2000000\r\n\r\n{part}");
+    let half = |mut ask: Ask| {
+        // What `http` ends a head with would be the last bytes of the body.
+        ask.bytes.truncate(ask.bytes.len() - 2);
+        Ask { has_answer: false, ..ask }
+    };
     vec![
         Ask { name: "http_connection", port: Port::Http, bytes: Vec::new(), has_answer: false },
         http("http_healthz", "GET /healthz", ""),
@@ -106,6 +118,15 @@ fn asks_of_http() -> Vec<Ask> {
         http("http_console", "GET /ui", ""),
         http("http_console_file", "GET /ui/app.js", ""),
         http("http_promise", "POST /v1/promise", promise),
+        http("http_promise_declared", "POST /v1/promise", &declared),
+        http("http_setup_rename", "POST /node/controller/rename", &form("hostname=127.0.0.1")),
+        http("http_setup_services", "POST /node/controller/setupServices", &form("services=kv")),
+        http("http_setup_quota", "POST /pools/default", &form("memoryQuota=1")),
+        // With name and password a hash of the password would be most of it.
+        http("http_setup_login", "POST /settings/web", &form("port=SAME")),
+        http("http_setup_chunked", "POST /settings/web", &chunked),
+        half(http("http_setup_unfinished", "POST /settings/web", &unfinished_body)),
+        http("http_cluster_init", "POST /clusterInit", &form("hostname=127.0.0.1")),
         http("http_not_logged_in", "GET /pools/default/buckets", ""),
         http("http_no_such_address", "GET /nothing", ""),
         http("http_large_head", "GET /healthz", &large),

@@ -2,6 +2,7 @@
 //! (docs/adr/0105-packages.md, docs/adr/0126-static-binaries-and-images.md).
 
 mod archive;
+mod build;
 mod clean;
 mod dates;
 mod deb;
@@ -11,6 +12,7 @@ mod rpm;
 mod sbom;
 mod shell;
 pub mod try_image;
+mod twice;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +24,7 @@ use harness::tree;
 use sha2::{Digest, Sha256};
 
 use self::archive::Entry;
+use self::build::{Folders, commit};
 use self::shell::ShellFiles;
 
 /// What is made, and where.
@@ -36,6 +39,9 @@ pub struct Packages {
     /// What it is built for, as rustc names it, like x86_64-unknown-linux-musl, which needs no libraries
     #[arg(long, value_name = "TRIPLE", conflicts_with = "binary")]
     target: Option<String>,
+    /// Build again, from another checkout with other folders, and compare what is made byte by byte
+    #[arg(long, conflicts_with = "binary")]
+    twice: bool,
     /// An image for containers, too
     #[arg(long)]
     image: bool,
@@ -102,27 +108,18 @@ fn machine(program: &[u8]) -> Result<&'static str> {
 
 /// `cargo xtask dist`.
 pub fn run(options: &Packages) -> Result<bool> {
+    if options.twice {
+        twice::check_tree()?;
+    }
     let binary = match &options.binary {
         Some(binary) => binary.clone(),
         None => {
-            headline("release build");
-            let mut build = cargo(&["build", "--release", "--locked", "--package", "stave"]);
-            let mut folder = tree::target();
-            if let Some(target) = &options.target {
-                build.args(["--target", target]);
-                folder.push(target);
-            }
-            // `stave version` prints it: the same commit makes the same bytes.
-            build.env("STAVE_COMMIT", commit()?);
-            if !succeeds(&mut build)? {
-                return Ok(false);
-            }
-            folder.join("release/stave")
+            let built = build::build(&Folders::of_tree()?, options.target.as_deref(), &commit()?)?;
+            let Some(binary) = built else { return Ok(false) };
+            binary
         }
     };
-    std::fs::create_dir_all(&options.out)?;
-    let mut made = make(&binary, options)?;
-    made.push(told_from(&made, options)?);
+    let made = make_all(&binary, options, &options.out)?;
     println!("{:<44} {:>12}  sha256", "file", "bytes");
     let mut sums = String::new();
     for path in &made {
@@ -132,13 +129,19 @@ pub fn run(options: &Packages) -> Result<bool> {
         sums.push_str(&format!("{sum}  {name}\n"));
     }
     std::fs::write(options.out.join("SHA256SUMS"), sums)?;
-    let mut totals = Totals::default();
+    // What was asked for is made.
+    let mut totals = Totals::one(true);
+    if options.twice {
+        totals +=
+            twice::run(&made, options.target.as_deref(), |program, out| make_all(program, options, out))?;
+    }
     if options.start {
         totals += try_image::run(&binary)?;
     }
     if options.try_packages {
         totals += try_packages(&made, options)?;
     }
+    println!("\n{totals}");
     Ok(totals.good())
 }
 
@@ -171,7 +174,7 @@ fn packages_of(program: &Path, out: &Path) -> Result<clean::Made> {
 }
 
 /// Writes where these files come from.
-fn told_from(made: &[PathBuf], options: &Packages) -> Result<PathBuf> {
+fn told_from(made: &[PathBuf], options: &Packages, out: &Path) -> Result<PathBuf> {
     let sum_of =
         |path: &Path| anyhow::Ok(sha256(&std::fs::read(path).with_context(|| path.display().to_string())?));
     let mut inputs = vec![("Cargo.lock".to_owned(), sum_of(&tree::root().join("Cargo.lock"))?)];
@@ -187,16 +190,9 @@ fn told_from(made: &[PathBuf], options: &Packages) -> Result<PathBuf> {
         image: options.image,
     };
     let files = made.iter().map(|path| Ok((name_of(path), sum_of(path)?))).collect::<Result<Vec<_>>>()?;
-    let path = options.out.join(format!("stave-{}.intoto.json", sbom::version()?));
+    let path = out.join(format!("stave-{}.intoto.json", sbom::version()?));
     std::fs::write(&path, provenance::make(&origin, &files)?).with_context(|| path.display().to_string())?;
     Ok(path)
-}
-
-/// The commit that is built, with a word if the tree has other changes.
-fn commit() -> Result<String> {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--abbrev=40", "--dirty=-changed", "--exclude=*"]);
-    Ok(output(git.current_dir(tree::root()))?.trim().to_owned())
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -207,9 +203,15 @@ fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Makes all files; returns their paths.
-fn make(binary: &Path, options: &Packages) -> Result<Vec<PathBuf>> {
-    let out = &options.out;
+/// Makes all files of a program in a folder, with the one that says where they come from; returns their paths.
+fn make_all(binary: &Path, options: &Packages, out: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(out)?;
+    let mut made = make(binary, options, out)?;
+    made.push(told_from(&made, options, out)?);
+    Ok(made)
+}
+
+fn make(binary: &Path, options: &Packages, out: &Path) -> Result<Vec<PathBuf>> {
     let whole = std::fs::read(binary).with_context(|| binary.display().to_string())?;
     let release = Release::of_tree(&whole).with_context(|| binary.display().to_string())?;
     let program = stripped(binary, release.machine, out)?;

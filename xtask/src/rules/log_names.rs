@@ -50,7 +50,7 @@ pub fn check() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Events without a good name, those of errors that nothing says what to do about, and the table of all with names.
+/// Events without a good name, errors and warnings about which it is not said what to do, and the table of all with names.
 fn listed(events: &[(String, LogEvent)], cures: &str) -> (Vec<String>, String) {
     let (mut found, mut names) = (Vec::new(), BTreeMap::<String, Named>::new());
     let rows = cures.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -71,8 +71,14 @@ fn listed(events: &[(String, LogEvent)], cures: &str) -> (Vec<String>, String) {
     let mut table = String::from("| event | level | part | says | what to do |\n|---|---|---|---|---|\n");
     for (name, Named { levels, crates, texts }) in names {
         let cure = cures.remove(&*name);
-        if cure.is_none() && levels.contains("error") {
-            found.push(format!("log_names: {CURES}: say what to do about {name}, an error"));
+        let level = ["error", "warn"].into_iter().find(|level| levels.contains(*level));
+        if let (None, Some(level)) = (cure, level) {
+            found.push(format!(
+                "log_names: {CURES}: say what to do about {name}, of level {level}; if nothing has to be done, say why"
+            ));
+        }
+        if cure.is_some_and(|cure| cure.trim_end_matches(['.', ':', ' ']) == "nothing") {
+            found.push(format!("log_names: {CURES}: {name}: say why nothing has to be done"));
         }
         let join =
             |all: BTreeSet<String>, between: &str| Vec::from_iter(all).join(between).replace('|', "\\|");
@@ -135,21 +141,36 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_to_do() {
-        let (found, _) = of("tracing::error!(event = \"b\", \"x\"); tracing::warn!(event = \"c\", \"x\")");
-        let [missing, stale] = &found[..] else { panic!("{found:?}") };
-        assert!(missing.contains("about b, an error") && stale.contains("nothing logs a"), "{found:?}");
+    fn an_error_and_a_warning_say_what_to_do() {
+        let (found, _) = of("tracing::error!(event = \"b\", \"x\"); tracing::warn!(event = \"c\", \"x\");
+             tracing::info!(event = \"d\", \"x\"); tracing::info!(event = \"c\", \"x\")");
+        let [error, warning, stale] = &found[..] else { panic!("{found:?}") };
+        assert!(error.contains("about b, of level error"), "{found:?}");
+        assert!(warning.contains("about c, of level warn"), "{found:?}");
+        assert!(stale.contains("nothing logs a"), "{found:?}");
+    }
+
+    #[test]
+    fn nothing_has_to_be_done_for_a_reason() {
+        let events =
+            log_events::of_file("fn f() { tracing::warn!(event = \"a\", \"x\") }").expect("it is Rust");
+        let events: Vec<_> =
+            events.into_iter().map(|event| ("crates/a/src/b.rs".to_owned(), event)).collect();
+        assert!(listed(&events, "a | nothing: it is tried again\n").0.is_empty());
+        for bare in ["nothing", "nothing:", "nothing."] {
+            assert_eq!(listed(&events, &format!("a | {bare}\n")).0.len(), 1, "{bare}");
+        }
     }
 
     #[test]
     fn the_list_has_each_name_once_with_all_that_it_says() {
-        let (found, list) = of("tracing::warn!(event = \"disk_full\", bucket, \"full: {what} of it\");
+        let (found, list) = of("tracing::info!(event = \"disk_full\", bucket, \"full: {what} of it\");
              tracing::info!(event = \"disk_full\", \"a | b\"); f(|x| tracing::error!(event = \"a\", \"{x}\"));");
         assert!(found.is_empty(), "{found:?}");
         let rows: Vec<&str> = list.lines().skip(2).collect();
         let wanted = [
             "| `a` | error | a | ... | do it |",
-            "| `disk_full` | info, warn | a | a \\| b / full: ... of it |  |",
+            "| `disk_full` | info | a | a \\| b / full: ... of it |  |",
         ];
         assert_eq!(rows, wanted);
     }

@@ -11,6 +11,7 @@
 //! - Files that are not encrypted are read and written as they are.
 
 mod cipher;
+mod count;
 mod disk;
 mod keys;
 mod layout;
@@ -19,6 +20,7 @@ mod sealing;
 mod tests;
 
 pub use cipher::{Cipher, KeyId};
+pub use count::{FileCount, files_by_key};
 pub use disk::EncryptedDisk;
 pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, is_keys_file, keys_in_use};
 pub use sealing::{SealFault, Sealer};

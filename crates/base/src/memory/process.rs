@@ -21,7 +21,8 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// As it is now.
+    /// As it is now. The system's allocator counts all that is free in it, under its locks: milliseconds, more as more is
+    /// free. It is for requests that ask for it, not for figures of each bucket.
     pub fn now() -> ProcessMemory {
         let (chunk_bytes, slab_bytes) = CHUNKS.bytes();
         let system = system_bytes();

@@ -231,7 +231,7 @@ impl Consumer {
             let (bucket, name) = (self.bucket.name(), self.config.name.as_str());
             tracing::warn!(
                 event = "stream_ended_oddly", bucket, link = name, %vb, code, left_out,
-                "a stream ended for an unknown reason"
+                "another node ended a stream for a reason that this version does not know; it is asked for again"
             );
         }
         let is_sudden = reason != EndReason::Rollback;
@@ -359,7 +359,7 @@ fn note_fault(consumer: &mut Consumer, vb: VbId, refusal: ReplicaRefusal) {
         let (bucket, name, why) = (consumer.bucket.name(), consumer.config.name.as_str(), why_not(refusal));
         tracing::warn!(
             event = "stream_reopened", bucket, link = name, %vb, why, left_out,
-            "a stream is closed and asked for again"
+            "a stream has a message that this replica cannot apply: the stream is closed and asked for again"
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use engine::{StreamRefusal, StreamStart, StreamWanted};
+use engine::{Bucket, BucketSnapshotRefusal, KeptVbucket, StreamRefusal, StreamStart, StreamWanted};
 use protocol::Status;
 use protocol::dcp::{FailoverLog, OpenFlags, StreamFlags, StreamRequest};
 use vbucket::ResumePoint;
@@ -12,7 +12,7 @@ use vbucket::collections::ManifestUid;
 use super::Producer;
 use crate::filter::Filter;
 use crate::interest::Interest;
-use crate::stream::Stream;
+use crate::stream::{Stream, read_kept};
 
 /// Why a stream request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,18 @@ impl From<StreamRefusal> for StreamRequestRefusal {
 }
 
 impl Producer {
+    /// What a stream with this filter is about. Decided from what the connection agreed on when it was opened: a later
+    /// HELLO changes neither what is streamed nor the right that is needed for it, so both have to be asked of this.
+    pub fn wanted<'f>(&self, filter: &'f Filter) -> StreamWanted<'f> {
+        match (&filter.collections, filter.scope) {
+            // A filter is refused then.
+            _ if !self.features.collections => StreamWanted::Default,
+            (Some(collections), _) => StreamWanted::Collections(collections),
+            (None, Some(scope)) => StreamWanted::Scope(scope),
+            (None, None) => StreamWanted::Everything,
+        }
+    }
+
     /// A stream request; the value of the answer is the failover log.
     pub fn request(
         &mut self,
@@ -61,12 +73,7 @@ impl Producer {
             return Err(Status::Einval.into());
         }
         let filter = Filter::parse(value).map_err(Status::from)?;
-        let wanted = match (&filter.collections, filter.scope) {
-            (Some(collections), _) => StreamWanted::Collections(collections),
-            (None, Some(scope)) => StreamWanted::Scope(scope),
-            (None, None) if self.features.collections => StreamWanted::Everything,
-            (None, None) => StreamWanted::Default,
-        };
+        let wanted = self.wanted(&filter);
         self.bucket.streams().look_for(vb, wanted)?;
         self.check_filter(&filter)?;
         if self.streams_of(vb).any(|stream| stream.figures.stream_id == filter.stream_id) {
@@ -79,20 +86,17 @@ impl Producer {
             (request.start, request.snapshot_start, request.snapshot_end) = (high, high, high);
             request.uuid = uuid;
         }
-        let at = ResumePoint {
-            start: request.start,
-            uuid: request.uuid,
-            snapshot_start: request.snapshot_start,
-            snapshot_end: request.snapshot_end,
-            strict_uuid: request.flags.has(StreamFlags::STRICT_UUID),
-            ignore_purged: request.flags.has(StreamFlags::IGNORE_PURGED),
-            purge: filter.purge_seqno.map(Seqno),
-        };
-        let start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+        let kept = kept_of(&self.bucket, vb, &filter, &mut request)?;
+        let at = resume_point(&request, &filter);
+        let mut start = if request.flags.has(StreamFlags::TAKEOVER) && !only_active {
+            self.hands_over = true;
             self.bucket.streams().begin_handover(vb, &self.follower, &at, wanted)?
         } else {
             self.bucket.streams().begin_stream(vb, &self.follower, &at, wanted, only_active)?
         };
+        if let Some(kept) = &kept {
+            start.persisted_seqno = kept.moment.seqno;
+        }
         if request.flags.has(StreamFlags::DISK_ONLY) && request.start > start.persisted_seqno {
             self.forget_if_empty(vb);
             return Err(Status::Erange.into());
@@ -105,6 +109,9 @@ impl Producer {
         let hears_of_prepares = self.agreed.sync_writes || self.features.collections;
         let mut stream =
             Box::new(Stream::new(opaque, &request, filter.stream_id, interest, &start, hears_of_prepares));
+        if let Some(kept) = kept {
+            read_kept(&mut stream, kept.snapshot);
+        }
         let interest_bytes = Interest::bytes_of(stream.interest_size);
         self.progress.enter(&stream.figures);
         let slot = &mut self.slots[usize::from(vb.0)];
@@ -167,6 +174,37 @@ impl Producer {
             return Err(Status::NotSupported);
         }
         Ok(())
+    }
+}
+
+fn resume_point(request: &StreamRequest, filter: &Filter) -> ResumePoint {
+    ResumePoint {
+        start: request.start,
+        uuid: request.uuid,
+        snapshot_start: request.snapshot_start,
+        snapshot_end: request.snapshot_end,
+        strict_uuid: request.flags.has(StreamFlags::STRICT_UUID),
+        ignore_purged: request.flags.has(StreamFlags::IGNORE_PURGED),
+        purge: filter.purge_seqno.map(Seqno),
+    }
+}
+
+/// What a stream of a snapshot of the bucket reads: it ends where that does, as one from disk alone.
+fn kept_of(
+    bucket: &Bucket,
+    vb: VbId,
+    filter: &Filter,
+    request: &mut StreamRequest,
+) -> Result<Option<KeptVbucket>, Status> {
+    let Some(id) = filter.snapshot else { return Ok(None) };
+    if request.flags.has(StreamFlags::TAKEOVER) {
+        return Err(Status::Einval);
+    }
+    request.flags.0 |= StreamFlags::DISK_ONLY;
+    match bucket.snapshots().open(id, vb) {
+        Ok(kept) => Ok(Some(kept)),
+        Err(BucketSnapshotRefusal::NotReady) => Err(Status::Etmpfail),
+        Err(_) => Err(Status::KeyEnoent),
     }
 }
 

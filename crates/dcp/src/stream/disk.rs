@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbState, Version};
-use engine::{Backfill, BackfillReading, BackfillScope, Backfilled, Bucket, BucketKind, Changes};
+use engine::{
+    Backfill, BackfillReading, BackfillScope, Backfilled, Bucket, BucketKind, Changes, KeptSnapshot,
+};
 use kvstore::Values;
 use protocol::dcp::{EndReason, Marker, MarkerMore, OpenFlags, StreamFlags, What};
 use vbucket::{CursorId, Range, RangeLimit};
@@ -96,9 +98,10 @@ impl Stream {
     }
 
     /// Chooses between memory and disk.
-    pub(super) fn begin(&mut self, common: &Common<'_>) -> More {
+    pub(super) fn begin(&mut self, common: &Common<'_>, kept: Option<Box<KeptSnapshot>>) -> More {
         let (bucket, agreed) = (common.bucket, common.agreed);
         if agreed.backfill_order == BackfillOrder::Sequential && common.on_disk.get() > 0 {
+            self.phase = kept.map_or(Phase::Begin, Phase::Kept);
             return More::Queued;
         }
         let mut cursor = None;
@@ -130,8 +133,14 @@ impl Stream {
             interest: self.interest.clone(),
             skips_deletions: self.sent == Seqno(0) && common.may_skip_deletions(),
         });
-        let backfill =
-            bucket.streams().backfills().begin(self.vb, self.sent, reading, writer, common.follower);
+        let backfill = bucket.streams().backfills().begin_in(
+            self.vb,
+            self.sent,
+            reading,
+            kept.map(|kept| *kept),
+            writer,
+            common.follower,
+        );
         common.on_disk.set(common.on_disk.get() + 1);
         self.phase = Phase::Disk(Box::new(Disk {
             backfill,

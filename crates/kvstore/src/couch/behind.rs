@@ -84,6 +84,7 @@ impl Files for Couch {
         if vbucket.close(&mut slot, true) {
             self.open_files.forget(vb);
         }
+        self.note_changed(vb);
         let what = format!("it could not be read at the start ({failure}); start again");
         let kind = if failure.is_damage() { Refusal::Damaged } else { Refusal::Unread };
         slot.refused = Some(Refused { why: what.into(), kind });
@@ -98,6 +99,7 @@ impl Files for Couch {
         if vbucket.close(&mut slot, true) {
             self.open_files.forget(vb);
         }
+        self.note_changed(vb);
         slot.refused = Some(Refused { why: what.into(), kind: Refusal::Lost });
     }
 

@@ -72,7 +72,7 @@ impl Couch {
                 if let Some(left_out) = self.not_compacted.admit(self.env.clock.monotonic()) {
                     tracing::warn!(
                         event = "file_not_compacted", %failure, left_out,
-                        "a file cannot be compacted"
+                        "the file of a vBucket cannot be compacted"
                     );
                 }
             }
@@ -268,6 +268,7 @@ impl Run<'_> {
         slot.keeps_tail = false;
         // closed for now, as its messages would go on naming the file as it was called first
         slot.known = known;
+        self.couch.note_changed(self.vb);
         // if the old one cannot be removed now, later will do
         slot.remove_strays(self.vb, &self.couch.folder).ok();
     }

@@ -203,6 +203,7 @@ impl Couch {
             }
             (false, None) => {}
         }
+        self.note_changed(member.vb);
         let at = self.note(member.vb, member.vbucket, &mut member.slot, member.outcome)?;
         self.saves.fetch_add(1, Ordering::Relaxed);
         self.items_saved.fetch_add(items as u64, Ordering::Relaxed);

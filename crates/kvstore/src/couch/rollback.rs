@@ -25,6 +25,7 @@ impl Couch {
             return Ok(RolledBack::default());
         }
         let result = self.roll_back(vb, &vbucket, &mut slot, to, before);
+        self.note_changed(vb);
         self.note(vb, &vbucket, &mut slot, result)
     }
 

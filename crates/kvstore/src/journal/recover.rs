@@ -546,7 +546,7 @@ fn spares(disk: &dyn Disk, dir: &Path, config: &JournalConfig, numbers: &[u64]) 
         } else if let Err(failure) = disk.remove_file(&path) {
             tracing::warn!(
                 event = "journal_spare_stays", path = %path.display(), %failure,
-                "a spare segment stays"
+                "a spare segment of the journal that is not needed cannot be removed"
             );
         }
     }

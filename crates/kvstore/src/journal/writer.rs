@@ -130,7 +130,7 @@ impl Journal {
             if let Some(left_out) = self.given_up.admit(self.env.clock.monotonic()) {
                 tracing::warn!(
                     event = "journal_segment_given_up", %failure, left_out,
-                    "the segment of the journal is given up"
+                    "the journal cannot be written: the segment is given up, and the next write begins another one"
                 );
             }
             writer.begun = writer.current.take().filter(|current| current.frames == 0);

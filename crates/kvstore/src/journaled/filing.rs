@@ -91,13 +91,21 @@ impl Journaled {
         let is_old = |oldest: Oldest| now.saturating_sub(oldest.at) >= self.config.file_after;
         let is_due = |oldest: Oldest| is_full || is_idle || is_old(oldest);
         let _filing = self.filing.lock();
-        let is_left_alone = |(vb, state): (VbId, Arc<Vb>)| {
-            let until = state.unfiled.lock().left_alone_until;
-            until.filter(|until| now < *until).map(|_| (vb, None))
-        };
         // what fails here is told, and tried again with the next step
         let _ = self.settle_undecided();
-        let mut skip: Skipped = self.each_vb().into_iter().filter_map(is_left_alone).collect();
+        if !self.may_wait.swap(false, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        let mut skip = Skipped::new();
+        for (vb, state) in self.each_vb() {
+            let unfiled = state.unfiled.lock();
+            if unfiled.since.is_some() {
+                self.may_wait.store(true, Ordering::Release);
+            }
+            if unfiled.left_alone_until.is_some_and(|until| now < until) {
+                skip.insert(vb, None);
+            }
+        }
         let found = self.file_oldest(is_due, &mut skip)?;
         // what was filed beside one that failed is progress
         match skip.into_values().flatten().next() {

@@ -115,6 +115,7 @@ impl Journaled {
         let is_rolling_back = unfiled.is_rolling_back;
         let old = std::mem::replace(&mut *unfiled, Unfiled { filings, is_rolling_back, ..new });
         drop(unfiled);
+        self.may_wait.store(true, Ordering::Release);
         self.unfiled_bytes.fetch_sub(old.bytes, Ordering::Relaxed);
     }
 

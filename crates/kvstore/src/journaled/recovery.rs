@@ -244,6 +244,7 @@ fn assemble(
         keeps_history: AtomicBool::new(keeps_history),
         damage: Mutex::default(),
         lost: Mutex::default(),
+        may_wait: AtomicBool::new(true),
         unfiled_bytes: AtomicU64::new(bytes),
         unfiled_limit: AtomicU64::new(u64::MAX),
         saved_at_ns: AtomicU64::new(now.as_nanos() as u64),

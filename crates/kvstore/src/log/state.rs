@@ -91,10 +91,14 @@ impl LogState {
         Ok(LogState { state, tally, manifest, tombstones })
     }
 
-    #[expect(clippy::type_complexity, reason = "the parts, in order")]
-    fn take<'a>(
-        parts: &mut StateParts<'a>,
-    ) -> Option<(u64, Tally, Vec<(&'a [u8], Option<&'a [u8]>)>, &'a [u8])> {
+    /// The counts of collections alone: everything else takes much longer to decode.
+    pub(crate) fn tally_of(bytes: &[u8]) -> Option<Tally> {
+        let mut parts = StateParts(bytes);
+        (parts.take(1)? == [VERSION]).then_some(())?;
+        LogState::take_tally(&mut parts).map(|(_, tally)| tally)
+    }
+
+    fn take_tally(parts: &mut StateParts<'_>) -> Option<(u64, Tally)> {
         let tombstones = parts.u64()?;
         let mut tally = Tally::default();
         for _ in 0..parts.u32()? {
@@ -102,6 +106,14 @@ impl LogState {
             let (item_count, high_seqno) = (parts.u64()?, Seqno(parts.u64()?));
             tally.load(id, CollectionStats { item_count, high_seqno, disk_bytes: parts.u64()? });
         }
+        Some((tombstones, tally))
+    }
+
+    #[expect(clippy::type_complexity, reason = "the parts, in order")]
+    fn take<'a>(
+        parts: &mut StateParts<'a>,
+    ) -> Option<(u64, Tally, Vec<(&'a [u8], Option<&'a [u8]>)>, &'a [u8])> {
+        let (tombstones, tally) = LogState::take_tally(parts)?;
         let mut locals = Vec::new();
         for _ in 0..parts.u32()? {
             let name = parts.bytes()?;

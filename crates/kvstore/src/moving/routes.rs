@@ -161,8 +161,28 @@ impl KvStore for Movable {
         self.ask(vb, |side| side.store.usage(vb))
     }
 
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
-        self.ask(vb, |side| side.store.collections(vb))
+    fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
+        // Asked again if the vBucket went to the other store meanwhile.
+        let (is_told, told) = self.ask(vb, |side| {
+            let mut told = Vec::new();
+            let is_told = side.store.each_collection(vb, &mut |id, stats| told.push((id, *stats)));
+            (is_told, told)
+        });
+        told.iter().for_each(|(id, stats)| tell(*id, stats));
+        is_told
+    }
+
+    fn take_changed(&self, changed: &mut dyn FnMut(VbId)) -> bool {
+        match self.sides.read().clone() {
+            // The first time after a move, too, any may have changed.
+            Sides::One(side) => {
+                !self.was_moving.swap(false, Ordering::SeqCst) && side.store.take_changed(changed)
+            }
+            Sides::Two { .. } => {
+                self.was_moving.store(true, Ordering::SeqCst);
+                false
+            }
+        }
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

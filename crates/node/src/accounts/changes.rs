@@ -42,7 +42,7 @@ impl Accounts {
     /// Puts other users of the configuration in the place of the present ones. Connections of users who are not there
     /// any more, or have another password, are closed; others have their new rights with the next request.
     pub(crate) fn change_configured(&self, node: &Node, specs: &[UserSpec]) {
-        self.replace(node, |users| users.changed_to(specs, &*node.env().random));
+        self.replace(node, |users| users.changed_to(specs));
     }
 
     /// Has passwords that are set from now on be so much work.
@@ -136,6 +136,7 @@ impl Accounts {
                 };
                 (KeptUsers::clone(present.state.kept()?), present.changes, stored)
             };
+            next.keep_decoy_key(node.env());
             change(&mut next)?;
             let is_done = match stored {
                 Some(stored) => match node.cluster() {

@@ -30,7 +30,7 @@ const ALWAYS: bool = false;
 macro_rules! events {
     ($($event:ident $id:literal $module:literal $name:literal $description:literal $on:ident $filterable:ident,)*) => {
         /// What is recorded.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum AuditEvent {
             $(#[doc = $description] $event,)*
         }

@@ -8,7 +8,7 @@ use protocol::{FrameInfos, Request, Status};
 
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
-use super::sessions::{in_bucket, invalid_packet, record_of};
+use super::sessions::{in_bucket, invalid_packet, may_log_in, record_of};
 use crate::command::{Row, find};
 use crate::commands::mutate_with_meta;
 use crate::context::{Context, Outcome};
@@ -119,12 +119,10 @@ pub(crate) fn refused(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Ou
 #[cold]
 fn refused_now(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Outcome> {
     let log = &ctx.node.audit;
-    let event = match request.opcode {
-        // Logins that fail are always recorded.
-        SASL_AUTH | SASL_STEP => Some(AuditEvent::LoginFailed),
-        _ => event_for(request),
-    };
-    let refused = event.into_iter().chain(also(request.opcode)).find_map(|event| log.admit(event).err())?;
+    let refused = match request.opcode {
+        SASL_AUTH | SASL_STEP => may_log_in(ctx.node).err(),
+        opcode => event_for(request).into_iter().chain(also(opcode)).find_map(|event| log.admit(event).err()),
+    }?;
     Some(ctx.error(Status::Etmpfail, &refused.to_string()))
 }
 

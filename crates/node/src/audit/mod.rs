@@ -7,6 +7,7 @@
 //!   connections, and a thread writes it.
 //! - If the queue is full or the disk refuses, records are left out and counted, or what must be recorded is refused, as
 //!   the settings say.
+//! - What clients have recorded that have not logged in is bounded in a time: the rest of it is a count.
 //! - While the log is off, or an event is not recorded, it costs one relaxed load.
 //! - No password and no value of a document is recorded.
 
@@ -17,15 +18,18 @@ pub mod record;
 pub(crate) mod sessions;
 pub mod settings;
 pub mod start;
+mod strangers;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use base::env::Env;
 use base::{RateLimit, SmallFileError};
@@ -34,6 +38,7 @@ use log_file::AuditFile;
 use parking_lot::{Condvar, Mutex, RwLock};
 use record::AuditRecord;
 use settings::{AuditSettings, FailurePolicy, WrongField};
+use strangers::{StrangerTold, Strangers};
 
 use crate::connection_memory::ConnectionMemory;
 use crate::written;
@@ -70,12 +75,13 @@ struct AuditPlace {
     rotation_failed_ns: Option<u64>,
 }
 
+/// What is told of something that is refused.
+pub(crate) const CANNOT_BE_RECORDED: &str = "the audit log cannot be written, and what must be recorded is refused \
+                                             (failurePolicy=refuse): look at the node's log, make room or mend the disk";
+
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the audit log cannot be written, and what must be recorded is refused (failurePolicy=refuse): look at the node's log, \
-     make room or mend the disk"
-)]
+#[error("{}", CANNOT_BE_RECORDED)]
 pub struct AuditRefused;
 
 /// Why settings were not changed.
@@ -100,6 +106,7 @@ pub struct AuditLog {
     refuses: AtomicBool,
     settings: RwLock<Arc<AuditSettings>>,
     waiting: Mutex<WaitingLines>,
+    strangers: Mutex<Strangers>,
     wake: Condvar,
     /// Held while the disk works.
     place: Mutex<Option<AuditPlace>>,
@@ -143,6 +150,7 @@ impl AuditLog {
             refuses: AtomicBool::new(false),
             settings: RwLock::default(),
             waiting: Mutex::default(),
+            strangers: Mutex::default(),
             wake: Condvar::new(),
             place: Mutex::default(),
             log_path: RwLock::default(),
@@ -309,6 +317,28 @@ impl AuditLog {
         waiting.is_woken = true;
         drop(waiting);
         self.wake.notify_one();
+    }
+
+    /// Whether an event of a client that has not logged in is recorded by itself: if not, it is counted by its reason, and the
+    /// count is recorded later.
+    pub fn admits_stranger(&self, event: AuditEvent, reason: &'static str, address: Option<IpAddr>) -> bool {
+        if !self.wants(event) {
+            return false;
+        }
+        let now = self.env.clock.monotonic();
+        self.record_counts(now, false);
+        let told = self.strangers.lock().count(event, reason, address, now);
+        if told == StrangerTold::FirstLater {
+            // The thread may sleep beyond the time when that is due.
+            self.wake_writer();
+        }
+        told == StrangerTold::Now
+    }
+
+    /// Records what strangers did and was left out, once that is due, or at the `end`.
+    fn record_counts(&self, now: Duration, end: bool) {
+        let due = self.strangers.lock().due(now, end);
+        due.into_iter().for_each(|record| self.record(record));
     }
 
     fn drop_records(&self, records: u64) {

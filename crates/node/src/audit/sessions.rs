@@ -2,6 +2,7 @@
 
 use protocol::Status;
 
+use super::AuditRefused;
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
 use crate::close_reason::CloseReason;
@@ -17,6 +18,12 @@ pub(super) fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
     record.with("bucket", session.bucket.as_ref().map_or("", |bucket| bucket.name()))
 }
 
+/// Whether anyone may log in now: every way to log in asks, before a password or a certificate is looked at. Logins that
+/// fail are always recorded, so that where they cannot be, no login is let through.
+pub(crate) fn may_log_in(node: &Node) -> Result<(), AuditRefused> {
+    node.audit.admit(AuditEvent::LoginFailed)
+}
+
 /// A user has logged in.
 pub(crate) fn logged_in(node: &Node, session: &Session) {
     if node.audit.wants(AuditEvent::LoginSucceeded) {
@@ -26,15 +33,30 @@ pub(crate) fn logged_in(node: &Node, session: &Session) {
 
 /// A client that calls itself `name` could not log in.
 pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: Status) {
-    if node.audit.wants(AuditEvent::LoginFailed) {
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, status.name(), session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", status.name()));
     }
 }
 
+/// A client that calls itself `name` asked for a mechanism by which nobody logs in here, for this reason: its password was
+/// not looked at.
+pub(crate) fn mechanism_refused(
+    node: &Node,
+    session: &Session,
+    name: &[u8],
+    why: &'static str,
+    mechanism: &str,
+) {
+    if node.audit.wants(AuditEvent::LoginFailed) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
+        node.audit.record(record.with("reason", why).with("mechanism", mechanism));
+    }
+}
+
 /// A client that calls itself `name` has to try again before its password is looked at, for this reason.
 pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'static str) {
-    if node.audit.wants(AuditEvent::LoginFailed) {
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, why, session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", Status::Etmpfail.name()).with("put_off", why));
     }
@@ -42,7 +64,11 @@ pub(crate) fn login_put_off(node: &Node, session: &Session, name: &[u8], why: &'
 
 /// A frame or a request is malformed.
 pub(crate) fn invalid_packet(node: &Node, session: &Session, what: &str) {
-    if node.audit.wants(AuditEvent::InvalidPacket) {
+    let is_recorded = match session.is_authenticated() {
+        true => node.audit.wants(AuditEvent::InvalidPacket),
+        false => node.audit.admits_stranger(AuditEvent::InvalidPacket, "invalid packet", session.peer),
+    };
+    if is_recorded {
         let record = in_bucket(record_of(AuditEvent::InvalidPacket, session), session);
         node.audit.record(record.with("reason", text(what.as_bytes())));
     }

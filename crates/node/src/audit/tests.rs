@@ -229,3 +229,42 @@ fn records_are_durable_within_a_second() {
     let file = crashed.disk.open(&path, OpenMode::Read).expect("the file is there");
     assert_eq!(file.len().expect("a length"), written);
 }
+
+/// However many logins of an address fail, the log has a few of them and a count, which comes without another failure.
+#[test]
+fn failed_logins_of_an_address_are_a_few_records_and_a_count() {
+    let fixture = fixture(&[]);
+    let log = &fixture.log;
+    log.write_step();
+    fixture.sim.clock.advance(Duration::from_secs(2));
+    log.write_step();
+    let before = fixture.records("audit.log").len();
+    let address = Some([10, 0, 0, 1].into());
+    let most = strangers::MOST_EACH as usize;
+    for n in 0..10_000 {
+        if n == most {
+            log.waiting.lock().is_woken = false;
+        }
+        if log.admits_stranger(AuditEvent::LoginFailed, "AUTH_ERROR", address) {
+            fixture.fail("ann");
+        }
+    }
+    assert!(log.waiting.lock().is_woken, "the thread would sleep on");
+    log.write_step();
+    fixture.sim.clock.advance(Duration::from_secs(2));
+    assert!(log.write_step() <= strangers::SPAN, "the count is due then");
+    assert_eq!(fixture.records("audit.log").len(), before + most);
+    fixture.sim.clock.advance(strangers::SPAN);
+    log.write_step();
+    let records = fixture.records("audit.log");
+    let rest = records.last().expect("there are some");
+    assert_eq!((records.len(), rest["left_out"].as_u64()), (before + most + 1, Some(10_000 - most as u64)));
+    assert_eq!((&rest["reason"], &rest["remote"]["ip"]), (&"AUTH_ERROR".into(), &"10.0.0.1".into()));
+    // What is left at the end of the node is told, too.
+    for _ in 0..=most {
+        log.admits_stranger(AuditEvent::LoginFailed, "AUTH_ERROR", address);
+    }
+    log.stop();
+    log.write_step();
+    assert_eq!(fixture.ids("audit.log")[records.len()..], [20_481, 4097]);
+}

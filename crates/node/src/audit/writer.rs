@@ -44,6 +44,7 @@ impl AuditLog {
 
     /// Has the thread write what waits, and end.
     pub fn stop(&self) {
+        self.record_counts(self.env.clock.monotonic(), true);
         self.record(AuditRecord::new(AuditEvent::AuditStopped));
         self.waiting.lock().is_stopping = true;
         self.wake.notify_one();
@@ -63,6 +64,14 @@ impl AuditLog {
 
     /// Writes what waits, rotates and removes what is due. Answers how long there is nothing to do unless records come.
     pub fn write_step(&self) -> Duration {
+        let now = self.env.clock.monotonic();
+        self.record_counts(now, false);
+        let pause = self.write_waiting();
+        self.strangers.lock().wait(now).map_or(pause, |wait| pause.min(wait))
+    }
+
+    /// The same of what is in the queue.
+    fn write_waiting(&self) -> Duration {
         let mut place = self.place.lock();
         let Some(place) = &mut *place else { return LONG_PAUSE };
         let settings = self.settings();

@@ -131,7 +131,7 @@ fn warn(bucket: &Bucket, error: &io::Error) {
     if let Some(left_out) = engine::admit_log(bucket, "position not kept") {
         tracing::warn!(
             event = "changes_position_not_kept", bucket = bucket.name(), %error, left_out,
-            "a position cannot be kept; its token is long"
+            "the position of a reader of changes cannot be kept; the reader gets a long token instead"
         );
     }
 }

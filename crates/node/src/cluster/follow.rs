@@ -135,7 +135,7 @@ impl Follower {
             Err(error) if trouble.failed(now) => {
                 tracing::warn!(
                     event = "quarantine_not_cleaned", %error,
-                    "the files of deleted buckets are kept longer than they should be"
+                    "files of deleted buckets cannot be erased, and are kept longer than the quarantine lasts"
                 );
             }
             Err(_) => {}
@@ -272,7 +272,7 @@ impl Follower {
             if not_let_go.failed(bucket, now) {
                 tracing::warn!(
                     event = "promises_not_counted", bucket, %error,
-                    "the bucket may serve what others are to take over: no promise counts"
+                    "the bucket cannot let go of vBuckets that others are to take over: promises of others do not count for this node"
                 );
             }
         });
@@ -403,7 +403,8 @@ impl Follower {
                 let user = UserData(&user.name);
                 tracing::warn!(
                     event = "user_not_of_cluster", %user,
-                    "this user or its password is not the cluster's"
+                    "this user or its password is not the cluster's: the node serves on, and is kept out after its next \
+                     start"
                 );
                 memory.is_known = true;
             }
@@ -460,7 +461,7 @@ impl Follower {
             if memory.not_let_go.failed(name, now) {
                 tracing::warn!(
                     event = "bucket_not_let_go", bucket = name, %error,
-                    "this node has left its cluster, and has not let go of the bucket"
+                    "this node has left its cluster, and cannot let go of the bucket"
                 );
             }
         }

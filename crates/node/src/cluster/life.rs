@@ -102,7 +102,7 @@ impl Lease {
         }
         let lease = self.authority.lock().give_up();
         if let Some(Err(failure)) = lease.map(|lease| self.store.revoke(lease)) {
-            tracing::warn!(event = "lease_left_to_run_out", %failure, "the lease is left to run out");
+            tracing::warn!(event = "lease_left_to_run_out", %failure, "this node cannot give its lease back as it stops: others take its place when the lease has run out");
         }
     }
 
@@ -169,7 +169,7 @@ impl Lease {
         if !has_begun {
             tracing::warn!(
                 event = "promises_over",
-                "the promises of others are over: this node serves nothing until the cluster lets it"
+                "the lease came too late, after the promises of others were over: this node serves nothing until the cluster lets it"
             );
             self.store.revoke(lease)?;
         }

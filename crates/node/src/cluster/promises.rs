@@ -333,7 +333,7 @@ impl Asker {
             if let Some(left_out) = promises.node.events().not_asked.admit(now) {
                 tracing::warn!(
                     event = "promise_not_asked", %error, node = uuid, left_out,
-                    "a node is not asked to wait"
+                    "no thread could be started that asks another node not to take over: its promise is missing"
                 );
             }
         });

@@ -374,7 +374,8 @@ impl Noting {
             Err(error) if self.trouble.failed(env.clock.monotonic()) => {
                 tracing::warn!(
                     event = "seen_users_not_noted", %error,
-                    "it is not noted which users this node has seen"
+                    "it cannot be noted which users of the cluster this node has seen: if the coordination store goes back, a later \
+                     start may not notice"
                 );
             }
             Err(_) => {}

@@ -1,12 +1,15 @@
 //! SASL: list, auth and step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::StepTimes;
 use protocol::{Request, Status};
 
+use crate::audit::record::text;
 use crate::audit::sessions;
 use crate::context::{Context, Outcome, Ready};
+use crate::login_throttle::Attempt;
 use crate::node::{FailedLogin, Node};
 use crate::node_login::LOGIN_PREFIX;
 use crate::password_check::{self, Checked};
@@ -20,6 +23,8 @@ use crate::user::{Derivation, PasswordCheck, User};
 
 /// Bytes of a server's nonce.
 const NONCE_BYTES: usize = 18;
+/// Bytes of the name of a mechanism that are told: RFC 4422 has no longer ones.
+const MOST_MECHANISM_BYTES: usize = 20;
 
 /// A connection of streams keeps its user: another one might not have the right to what the streams are about.
 fn refuse_streams(ctx: &mut Context<'_>) -> Option<Outcome> {
@@ -47,11 +52,33 @@ pub fn auth(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return refused;
     }
     ctx.session.log_out();
-    match Method::from_name(request.key).filter(|method| offered(ctx).has(*method)) {
+    match Method::from_name(request.key) {
+        Some(method) if !offered(ctx).has(method) => switched_off(ctx, method, request),
         Some(Method::Plain) => auth_plain(ctx, request.value),
         Some(Method::Scram(mechanism)) => auth_scram(ctx, mechanism, request.value),
-        None => failed(ctx, b"", Status::AuthError),
+        None => mechanism_refused(ctx, b"", request.key, "there is no such mechanism"),
     }
+}
+
+/// Refuses a mechanism that is not offered on this connection. The client hears what it hears of a wrong password; log and
+/// audit log tell the two apart, and the limit on guesses does not count it.
+fn switched_off(ctx: &mut Context<'_>, method: Method, request: &Request<'_>) -> Outcome {
+    let why = match ctx.session.is_encrypted {
+        true => "the mechanism is switched off on connections with TLS",
+        false => "the mechanism is switched off on connections without TLS",
+    };
+    // Whose client it is that has to be changed.
+    let name = match method {
+        Method::Plain => plain::parse(request.value).map(|(name, _)| name.to_vec()),
+        Method::Scram(_) => ClientFirst::parse(request.value).map(|first| first.name),
+    };
+    mechanism_refused(ctx, &name.unwrap_or_default(), request.key, why)
+}
+
+fn mechanism_refused(ctx: &mut Context<'_>, name: &[u8], mechanism: &[u8], why: &'static str) -> Outcome {
+    let mechanism = text(&mechanism[..mechanism.len().min(MOST_MECHANISM_BYTES)]);
+    sessions::mechanism_refused(ctx.node, ctx.session, name, why, &mechanism);
+    refused(ctx, name, Status::AuthError, Some((why, &mechanism)))
 }
 
 fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
@@ -63,24 +90,36 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
             return ctx.status(status_of(error));
         }
     };
-    if let Some(refused) = must_wait(ctx, name) {
-        return refused;
-    }
+    let attempt = match admit(ctx, name) {
+        Ok(attempt) => attempt,
+        Err(refused) => return refused,
+    };
     match ctx.node.accounts().users().check(name, password, &*ctx.node.env().random) {
-        PasswordCheck::Right(user) => logged_in(ctx, user),
-        PasswordCheck::Wrong => wrong(ctx, name, Status::AuthError),
-        PasswordCheck::Derive(derivation) => derive(ctx, name, derivation),
+        PasswordCheck::Right(user) => logged_in(ctx, user, attempt),
+        PasswordCheck::Wrong => failed(ctx, name, Status::AuthError),
+        PasswordCheck::Derive(derivation) => derive(ctx, name, attempt, derivation),
     }
 }
 
-fn logged_in(ctx: &mut Context<'_>, user: Arc<User>) -> Outcome {
-    if let Some(refused) = not_let_in(ctx, &user) {
-        return refused;
+fn logged_in(ctx: &mut Context<'_>, user: Arc<User>, attempt: Option<Attempt>) -> Outcome {
+    match let_in(ctx, user, attempt) {
+        Ok(()) => ctx.status(Status::Success),
+        Err(refused) => refused,
     }
-    right(ctx, user.name().as_bytes());
+}
+
+/// Logs a user in whose password is right, unless this member may not know the user well enough.
+fn let_in(ctx: &mut Context<'_>, user: Arc<User>, attempt: Option<Attempt>) -> Result<(), Outcome> {
+    if let Some(refused) = not_let_in(ctx, &user) {
+        unchecked(ctx, attempt);
+        return Err(refused);
+    }
+    if let Some(attempt) = attempt {
+        ctx.node.logins.succeeded(attempt, ctx.node.env().clock.monotonic());
+    }
     ctx.session.log_in(user);
     sessions::logged_in(ctx.node, ctx.session);
-    ctx.status(Status::Success)
+    Ok(())
 }
 
 /// Refuses a user whose password is right, and whom this member may not know well enough to let in.
@@ -93,28 +132,36 @@ fn not_let_in(ctx: &mut Context<'_>, user: &User) -> Option<Outcome> {
 }
 
 /// Has keys derived of a password on a thread for that. The connection waits, and its worker goes on with others.
-fn derive(ctx: &mut Context<'_>, name: &[u8], derivation: Box<Derivation>) -> Outcome {
+fn derive(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    attempt: Option<Attempt>,
+    derivation: Box<Derivation>,
+) -> Outcome {
     let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, derivation) else {
+        unchecked(ctx, attempt);
         sessions::login_put_off(ctx.node, ctx.session, name, "too many passwords wait to be checked");
         return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");
     };
     let name = name.to_vec();
+    // If the client does not wait for the end of it, it stays counted as a failure: the password is checked all the same.
     Outcome::Again(Box::pin(async move {
-        match checked.await {
-            Some(checked) => {
-                Ready::Finish(Box::new(move |ctx| finish(ctx, &name, checked)), StepTimes::default())
-            }
-            // Clients with less of the queue came.
-            None => Ready::Failed(Status::Etmpfail),
-        }
+        let checked = checked.await;
+        Ready::Finish(Box::new(move |ctx| finish(ctx, &name, attempt, checked)), StepTimes::default())
     }))
 }
 
-fn finish(ctx: &mut Context<'_>, name: &[u8], checked: Checked) -> Outcome {
+fn finish(ctx: &mut Context<'_>, name: &[u8], attempt: Option<Attempt>, checked: Option<Checked>) -> Outcome {
     match checked {
-        Checked::Right(user) => logged_in(ctx, user),
-        Checked::Wrong => wrong(ctx, name, Status::AuthError),
-        Checked::NoRoom => {
+        Some(Checked::Right(user)) => logged_in(ctx, user, attempt),
+        Some(Checked::Wrong) => failed(ctx, name, Status::AuthError),
+        // Clients with less of the queue came.
+        None => {
+            unchecked(ctx, attempt);
+            ctx.status(Status::Etmpfail)
+        }
+        Some(Checked::NoRoom) => {
+            unchecked(ctx, attempt);
             sessions::login_put_off(ctx.node, ctx.session, name, "there is no memory to check the password");
             ctx.error(Status::Etmpfail, "There is no memory to check the password now: try again")
         }
@@ -129,8 +176,10 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
         Ok(first) => first,
         Err(error) => return failed(ctx, b"", status_of(error)),
     };
-    if let Some(refused) = must_wait(ctx, &first.name) {
-        return refused;
+    // The password comes with the last message, and takes a place then: however many exchanges were begun while there was
+    // one, no more are ended than there are places.
+    if let Err(wait) = look(ctx, &first.name) {
+        return must_wait(ctx, &first.name, wait);
     }
     let users = ctx.node.accounts().users();
     let keys = users
@@ -159,23 +208,24 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return failed(ctx, b"", Status::Einval);
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
+    let attempt = match admit(ctx, &name) {
+        Ok(attempt) => attempt,
+        Err(refused) => return refused,
+    };
     // The user may have got another password since the exchange began.
     let users = ctx.node.accounts().users();
     let user = users.by_scram(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
     let finished = exchange.finish(request.value);
     match (finished, user) {
         (Ok(server_final), Some(user)) => {
-            if let Some(refused) = not_let_in(ctx, &user) {
+            if let Err(refused) = let_in(ctx, user, attempt) {
                 return refused;
             }
-            ctx.session.log_in(user);
-            sessions::logged_in(ctx.node, ctx.session);
-            right(ctx, &name);
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
         }
-        (Ok(_), None) => wrong(ctx, &name, Status::AuthError),
-        (Err(error), _) => wrong(ctx, &name, status_of(error)),
+        (Ok(_), None) => failed(ctx, &name, Status::AuthError),
+        (Err(error), _) => failed(ctx, &name, status_of(error)),
     }
 }
 
@@ -186,31 +236,34 @@ fn status_of(error: LoginError) -> Status {
     }
 }
 
-/// Refuses to check a password if too many guesses at this user came from the client's address.
-fn must_wait(ctx: &mut Context<'_>, name: &[u8]) -> Option<Outcome> {
-    let now = ctx.node.env().clock.monotonic();
-    let wait = ctx.node.logins.admit(ctx.session.peer?, name, now).err()?;
+/// Whether a password of this user from the client's address would be checked now.
+fn look(ctx: &Context<'_>, name: &[u8]) -> Result<(), Duration> {
+    let Some(peer) = ctx.session.peer else { return Ok(()) };
+    ctx.node.logins.look(peer, name, ctx.node.env().clock.monotonic())
+}
+
+/// Lets a password be checked, unless too many guesses at this user came from the client's address. It counts as wrong until
+/// it is found right, or [`unchecked`].
+fn admit(ctx: &mut Context<'_>, name: &[u8]) -> Result<Option<Attempt>, Outcome> {
+    let Some(peer) = ctx.session.peer else { return Ok(None) };
+    let admitted = ctx.node.logins.admit(peer, name, ctx.node.env().clock.monotonic());
+    admitted.map(Some).map_err(|wait| must_wait(ctx, name, wait))
+}
+
+fn must_wait(ctx: &mut Context<'_>, name: &[u8], wait: Duration) -> Outcome {
     sessions::login_put_off(ctx.node, ctx.session, name, "too many logins failed from this address");
     let context = format!(
         "Too many logins failed from this address: try again in {} seconds",
         wait.as_millis().div_ceil(1_000)
     );
-    Some(ctx.error(Status::Etmpfail, &context))
+    ctx.error(Status::Etmpfail, &context)
 }
 
-/// A user has logged in from this address: that is remembered, too.
-fn right(ctx: &Context<'_>, name: &[u8]) {
-    if let Some(peer) = ctx.session.peer {
-        ctx.node.logins.succeeded(peer, name, ctx.node.env().clock.monotonic());
+/// A password that was let through to be checked was not: it does not count.
+fn unchecked(ctx: &Context<'_>, attempt: Option<Attempt>) {
+    if let Some(attempt) = attempt {
+        ctx.node.logins.unchecked(attempt, ctx.node.env().clock.monotonic());
     }
-}
-
-/// Name or password is wrong: that is remembered for a while.
-fn wrong(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
-    if let Some(peer) = ctx.session.peer {
-        ctx.node.logins.failed(peer, name, ctx.node.env().clock.monotonic());
-    }
-    failed(ctx, name, status)
 }
 
 /// Whether another node logs in at one that belongs to a cluster and has not read the secret of its nodes since its start:
@@ -221,9 +274,19 @@ fn is_early(node: &Node, name: &[u8]) -> bool {
         && !node.accounts().users().has_nodes()
 }
 
-/// Tells the client no more than a reference that also stands in the log.
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     sessions::login_failed(ctx.node, ctx.session, name, status);
+    refused(ctx, name, status, None)
+}
+
+/// Tells the client no more than a reference that also stands in the log. `unjudged`: why no password was looked at, and the
+/// mechanism.
+fn refused(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    status: Status,
+    unjudged: Option<(&'static str, &str)>,
+) -> Outcome {
     let [a, b] = [ctx.node.env().random.next_u64(), ctx.node.env().random.next_u64()];
     let reference = format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
@@ -235,8 +298,15 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     );
     let now = ctx.node.env().clock.monotonic();
     let (ends, reference) = (ctx.session.ends, reference.as_str());
-    let login =
-        FailedLogin { user: name, ends, protocol: "kv", status: status.name(), reference: Some(reference) };
+    let login = FailedLogin {
+        user: name,
+        ends,
+        protocol: "kv",
+        status: status.name(),
+        reference: Some(reference),
+        reason: unjudged.map(|(why, _)| why),
+        mechanism: unjudged.map(|(_, mechanism)| mechanism),
+    };
     if is_early(ctx.node, name) {
         tracing::debug!(reference, "another node logs in before this one has read its cluster's secret");
     } else {

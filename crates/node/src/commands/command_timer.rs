@@ -1,5 +1,8 @@
 //! Get command timer: how long requests of one command took, in the form that the field's tools read: in one bucket, in
 //! all of them together, or in none.
+//!
+//! The tools print the total as the number of operations, so all are told: times are those of the requests that were
+//! measured, each of which stands for as many as there were for one of them (record 0194).
 
 use std::sync::Arc;
 
@@ -22,9 +25,13 @@ pub fn get_command_timer(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome
         Ok(times) => times,
         Err(denied) => return denied,
     };
-    let mut counts = HistogramCounts::default();
-    times.iter().for_each(|times| counts.add(&times.baseline().command(times, code)));
-    let text = as_json(&counts).to_string();
+    let (mut counts, mut requests) = (HistogramCounts::default(), 0);
+    for times in &times {
+        let since = times.baseline();
+        counts.add(&since.command(times, code));
+        requests += since.requests(times, code);
+    }
+    let text = as_json(&counts, requests).to_string();
     let datatype = cx.session.visible_datatype(Datatype::JSON);
     cx.reply.send(&Answer { datatype, value: text.as_bytes(), ..Answer::default() });
     Outcome::Done
@@ -74,18 +81,26 @@ fn may_count(cx: &Context<'_>, name: &str) -> bool {
 
 /// In microseconds: `data` has the end of each bucket, how many requests are in it, and the percentage up to there;
 /// `bucketsLow` is where the first one begins. What is between two buckets with requests is one without.
-pub(crate) fn as_json(counts: &HistogramCounts) -> Value {
-    let (total, ranges) = (counts.total(), counts.ranges_us());
+///
+/// `requests` is how many there were with those that were not measured, if that is more: what was measured stands for
+/// them in equal parts. `data` is empty if there were some, and none was measured.
+pub(crate) fn as_json(counts: &HistogramCounts, requests: u64) -> Value {
+    let (measured, ranges) = (counts.total(), counts.ranges_us());
+    let total = requests.max(measured);
+    // Of what is counted up to a bucket, so that all buckets come to the total.
+    let of_all = |counted: u64| (u128::from(counted) * u128::from(total) / u128::from(measured)) as u64;
     let low = ranges.first().map_or(0, |range| range.from);
     let (mut counted, mut end) = (0, low);
     let mut data: Vec<(u64, u64, f64)> = Vec::new();
     for TimeRange { from, to, count } in ranges {
+        let percent = |counted: u64| counted as f64 / measured as f64 * 100.0;
         if from > end {
-            data.push((from, 0, counted as f64 / total as f64 * 100.0));
+            data.push((from, 0, percent(counted)));
         }
+        let before = of_all(counted);
         counted += count;
         end = to;
-        data.push((to, count, counted as f64 / total as f64 * 100.0));
+        data.push((to, of_all(counted) - before, percent(counted)));
     }
     json!({ "total": total, "data": data, "bucketsLow": low })
 }
@@ -100,10 +115,27 @@ mod tests {
     fn times_are_told_in_microseconds() {
         let histogram = Histogram::default();
         [800, 850, 900, 41_000].into_iter().for_each(|ns| histogram.record(ns));
-        let told = as_json(&histogram.counts());
+        let told = as_json(&histogram.counts(), 0);
         let data = json!([[1, 3, 75.0], [40, 0, 75.0], [44, 1, 100.0]]);
         assert_eq!(told, json!({ "total": 4, "data": data, "bucketsLow": 0 }));
-        let none = as_json(&HistogramCounts::default());
+        let none = as_json(&HistogramCounts::default(), 0);
         assert_eq!(none, json!({ "total": 0, "data": [], "bucketsLow": 0 }));
+    }
+
+    #[test]
+    fn what_was_measured_stands_for_all() {
+        let histogram = Histogram::default();
+        [800, 1_850, 2_900].into_iter().for_each(|ns| histogram.record(ns));
+        let told = as_json(&histogram.counts(), 200);
+        let third = 100.0 / 3.0;
+        assert_eq!((&told["total"], &told["bucketsLow"]), (&json!(200), &json!(0)));
+        for (at, (end, count)) in [(1, 66), (2, 67), (3, 67)].into_iter().enumerate() {
+            let bucket = &told["data"][at];
+            assert_eq!((&bucket[0], &bucket[1]), (&json!(end), &json!(count)), "{told}");
+            let percent = bucket[2].as_f64().expect("a number");
+            assert!((percent - third * (at as f64 + 1.0)).abs() < 1e-9, "{told}");
+        }
+        let unmeasured = as_json(&HistogramCounts::default(), 5);
+        assert_eq!(unmeasured, json!({ "total": 5, "data": [], "bucketsLow": 0 }));
     }
 }

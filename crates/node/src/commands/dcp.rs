@@ -1,8 +1,10 @@
 //! DCP: what turns a connection into one for streams, and what it is asked then.
 
 use ::dcp::{AcknowledgeRefusal, Agreement, Features, Filter, MOST_FILTER_BYTES, StreamRequestRefusal};
+use base::planted::{self, Bug};
 use base::{CollectionId, Datatype, Seqno};
-use protocol::dcp::{OpenFlags, StreamRequest};
+use engine::StreamWanted;
+use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 use protocol::extras::{decode_u32, decode_u64};
 use protocol::feature::Feature;
 use protocol::{Request, Status};
@@ -11,7 +13,7 @@ use super::dcp_consumer as consumer;
 use crate::close_reason::CloseReason;
 use crate::connection_memory::LARGE_BYTES;
 use crate::context::{Context, Outcome};
-use crate::dcp::DcpConnection;
+use crate::dcp::{DcpConnection, Owner};
 use crate::privilege::{Privilege, Privileges};
 use crate::reply::Answer;
 
@@ -82,13 +84,24 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(status) => return cx.status(status),
     };
     let bucket = cx.bucket();
-    let connection = DcpConnection::open(cx.node.streams(), &bucket, request.key, agreed, features);
+    let owner = match &cx.session.user {
+        Some(user) if !cx.may(Privilege::NodeSupervisor) => Owner::User(user.name().to_owned()),
+        _ => Owner::Node,
+    };
+    let connection = DcpConnection::open(cx.node.streams(), &bucket, request.key, owner, agreed, features);
     cx.session.dcp = Some(Box::new(connection));
     cx.status(Status::Success)
 }
 
 /// DCP control: agrees on a property.
 pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    // An acknowledgement by that name stands for a copy on another node, which durable writes rely on: a right of nodes.
+    if cx.session.dcp.is_some()
+        && request.key == b"consumer_name"
+        && let Err(denied) = cx.require(Privilege::NodeSupervisor)
+    {
+        return denied;
+    }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
     let status = producer.control(request.key, request.value);
@@ -97,8 +110,11 @@ pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// DCP stream request: begins a stream.
 pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if let Err(denied) = may_stream(cx, request.value) {
+        return denied;
+    }
     if cx.session.dcp.is_some()
-        && let Err(denied) = may_stream(cx, request.value)
+        && let Err(denied) = may_take_over(cx, request.extras)
     {
         return denied;
     }
@@ -128,7 +144,8 @@ pub fn stream_request(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
 }
 
-/// A stream of everything needs the privilege in the whole bucket, one of a scope in that, one of collections in each.
+/// A stream of everything needs the privilege in the whole bucket, one of a scope in that, one of collections in each. What
+/// it is about is for the producer to say, which streams that: the features of the session are those of the last HELLO.
 fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
     let needed = Privileges::of(&[Privilege::DcpStream]);
     if cx.may(Privilege::DcpStream) {
@@ -136,19 +153,34 @@ fn may_stream(cx: &mut Context<'_>, filter: &[u8]) -> Result<(), Outcome> {
     }
     // One that cannot be read is refused for that.
     let Ok(filter) = Filter::parse(filter) else { return Ok(()) };
-    if !cx.session.has(Feature::Collections) {
-        return cx.require_in(CollectionId::DEFAULT, Privilege::DcpStream);
-    }
-    match (&filter.collections, filter.scope) {
-        (Some(collections), _) => {
+    // So is a request on a connection that streams nothing.
+    let Some(producer) = cx.session.dcp.as_mut().and_then(|dcp| dcp.producer()) else { return Ok(()) };
+    let wanted = match producer.wanted(&filter) {
+        _ if planted::is(Bug::HelloDecidesStreamRights) && !cx.session.has(Feature::Collections) => {
+            StreamWanted::Default
+        }
+        wanted => wanted,
+    };
+    match wanted {
+        StreamWanted::Everything => cx.require(Privilege::DcpStream),
+        StreamWanted::Default => cx.require_in(CollectionId::DEFAULT, Privilege::DcpStream),
+        StreamWanted::Collections(collections) => {
             collections.iter().try_for_each(|id| cx.require_in(*id, Privilege::DcpStream))
         }
-        (None, Some(scope)) => {
+        StreamWanted::Scope(scope) => {
             let seen = cx.session.rights.check_scope(needed, scope);
             cx.require_seen(seen, Status::UnknownScope)
         }
-        (None, None) => cx.require(Privilege::DcpStream),
     }
+}
+
+/// A stream that takes its vBucket over ends the service of the vBucket here, whatever the stream is about: a right of nodes.
+fn may_take_over(cx: &mut Context<'_>, extras: &[u8]) -> Result<(), Outcome> {
+    let wanted = StreamRequest::decode(extras);
+    if !wanted.is_some_and(|wanted| wanted.flags.has(StreamFlags::TAKEOVER)) {
+        return Ok(());
+    }
+    cx.require(Privilege::NodeSupervisor)
 }
 
 /// DCP close stream: the consumer wants no more of it.
@@ -177,6 +209,10 @@ pub fn buffer_acknowledgement(cx: &mut Context<'_>, request: &Request<'_>) -> Ou
 
 /// DCP seqno acknowledged: the consumer has prepares. Has no answer if nothing is wrong with it.
 pub fn seqno_acknowledged(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
+    if cx.session.dcp.is_some() && !cx.may(Privilege::NodeSupervisor) {
+        // The user was told when it gave its name. An answer would end the link of a node that follows as this user.
+        return Outcome::Done;
+    }
     let Some(connection) = &mut cx.session.dcp else { return cx.invalid(NOT_DCP) };
     let Some(producer) = connection.producer() else { return Outcome::Close(CONSUMES) };
     let Some(prepared) = decode_u64(request.extras) else {

@@ -12,6 +12,7 @@ use super::dcp::NOT_DCP;
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome};
 use crate::dcp_inbound::Inbound;
+use crate::privilege::Privilege;
 
 /// The highest number of a system event, and of a version of one.
 const MOST_EVENT: (u32, u8) = (5, 2);
@@ -116,6 +117,11 @@ pub fn add_stream(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let bucket = cx.bucket();
     if cx.node.replication().follows(bucket.name(), request.vbucket) {
         return cx.error(Status::KeyEexists, "This node follows another node with the vbucket, over a link");
+    }
+    if flags.has(StreamFlags::TAKEOVER)
+        && let Err(denied) = cx.require(Privilege::NodeSupervisor)
+    {
+        return denied;
     }
     if flags.has(StreamFlags::TAKEOVER) && cx.node.host().is_some_and(|host| host.config().is_member) {
         return cx.error(Status::NotSupported, "The nodes of a cluster hand vbuckets over themselves");

@@ -288,7 +288,7 @@ impl Fragment {
     }
 }
 
-fn object_of(value: &[u8]) -> Option<serde_json::Map<String, Value>> {
+pub(super) fn object_of(value: &[u8]) -> Option<serde_json::Map<String, Value>> {
     if value.len() > MOST_JSON_BYTES {
         return None;
     }
@@ -313,7 +313,7 @@ pub(crate) fn uuid_text(id: u128) -> String {
     parts.join("-")
 }
 
-fn id_of(text: &[u8]) -> Option<u128> {
+pub(crate) fn id_of(text: &[u8]) -> Option<u128> {
     let text = str::from_utf8(text).ok()?;
     let id = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
     (uuid_text(id) == text).then_some(id)

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod bucket_snapshot;
 pub mod collections;
 pub mod command_timer;
 pub mod counter;

@@ -4,8 +4,8 @@ use base::DocKey;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
 use crate::reply::Answer;
-use crate::roles::roles_with;
 use crate::stats::inquiry::Refused;
 use crate::stats::{self, Question};
 
@@ -31,11 +31,17 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Err(Refused::Status(Status::NoBucket)) if cx.session.lost_bucket.is_some() => {
             cx.status(Status::Eaccess)
         }
-        Err(refused) => refuse(cx, refused),
+        Err(refused) => refuse(cx, request.key, refused),
     }
 }
 
-fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
+/// What is told to a user who lacks a privilege for the group that the key of a request names.
+pub(crate) fn denied_group(privilege: Privilege, asked: &[u8], bucket: Option<&str>) -> String {
+    let (name, grants) = (privilege.name(), stats::grants_for(asked, bucket));
+    format!("The stat group needs the privilege {name} (of roles like {grants})")
+}
+
+fn refuse(cx: &mut Context<'_>, asked: &[u8], refused: Refused) -> Outcome {
     match refused {
         Refused::Status(status) => cx.status(status),
         Refused::Invalid(context) => cx.invalid(context),
@@ -45,8 +51,8 @@ fn refuse(cx: &mut Context<'_>, refused: Refused) -> Outcome {
         },
         Refused::NoCollection(status) => crate::context::unknown(cx, status),
         Refused::Denied(privilege) => {
-            let (name, roles) = (privilege.name(), roles_with(privilege));
-            let context = format!("The stat group needs the privilege {name} (of roles like {roles})");
+            let bucket = cx.session.bucket.as_ref().map(|bucket| bucket.name());
+            let context = denied_group(privilege, asked, bucket);
             cx.error(Status::Eaccess, &context)
         }
     }

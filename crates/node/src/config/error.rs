@@ -177,4 +177,17 @@ pub enum ConfigError {
     /// It would listen to the world with a password that nobody chose.
     #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
     OpenWithoutPassword(SocketAddr),
+    /// It would listen to the world with a password that is soon guessed.
+    #[error(
+        "listening at {addr}, beyond this machine, needs better passwords: {fault} It is that of the user {user}: give \
+         another one with --password-file, STAVE_PASSWORD or in the configuration file, or listen at 127.0.0.1 alone"
+    )]
+    OpenWithWeakPassword {
+        /// Where it would listen.
+        addr: SocketAddr,
+        /// Whose password it is.
+        user: String,
+        /// What it lacks.
+        fault: String,
+    },
 }

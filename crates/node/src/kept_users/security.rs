@@ -395,6 +395,20 @@ impl SecuritySettings {
         is_one.then_some(next)
     }
 
+    /// These settings without what was set of a field for all services; `None` if there is no such field.
+    pub fn unset(&self, field: &str) -> Option<SecuritySettings> {
+        let mut next = self.clone();
+        match field {
+            "tlsMinVersion" => next.min_version = None,
+            "cipherSuites" => next.cipher_suites = None,
+            "honorCipherOrder" => next.honors_order = None,
+            "disableUIOverHttp" => next.hides_console_over_http = false,
+            "disableUIOverHttps" => next.hides_console_over_https = false,
+            _ => return None,
+        }
+        Some(next)
+    }
+
     fn service_mut(&mut self, service: TlsService) -> &mut ServiceSettings {
         match service {
             TlsService::Data => &mut self.data,

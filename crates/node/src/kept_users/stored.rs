@@ -11,6 +11,7 @@ use base::env::Env;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::decoys::DecoyKey;
 use super::security::SecuritySettings;
 use super::{EntryKind, KeptGroup, KeptUser, KeptUsers, PasswordPolicy, check_roles};
 
@@ -18,6 +19,7 @@ use super::{EntryKind, KeptGroup, KeptUser, KeptUsers, PasswordPolicy, check_rol
 pub(crate) const GUARD: &str = "guard";
 const POLICY: &str = "policy";
 const SECURITY: &str = "security";
+const DECOYS: &str = "decoys";
 const USERS: &str = "user/";
 const GROUPS: &str = "group/";
 /// What the entries' fields are; another number is another version's.
@@ -78,6 +80,12 @@ struct PolicyEntry {
 struct SecurityEntry {
     format: u32,
     security: SecuritySettings,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct DecoysEntry {
+    format: u32,
+    key: DecoyKey,
 }
 
 /// The users of a cluster, as they were in the store at one moment.
@@ -163,6 +171,9 @@ impl StoredUsers {
                 let entry = entry.and_then(|entry| entry.security.check().map(|()| entry));
                 // As with the policy: what is not understood is not taken for what the configuration says.
                 kept.security = entry.map_err(|why| format!("entry {SECURITY}: {why}"))?.security;
+            } else if key == DECOYS {
+                // One that cannot be read lets nobody in who is to be kept out.
+                kept.decoys = read::<DecoysEntry>(&entry.value).ok().map(|entry| entry.key);
             }
         }
         let by_id = stored.groups.iter().map(|(name, id)| (id.as_str(), name.as_str())).collect();
@@ -328,6 +339,9 @@ impl StoredUsers {
             let entry = SecurityEntry { format: FORMAT, security: next.kept.security.clone() };
             put(SECURITY.to_owned(), Some(write(&entry)));
         }
+        if let Some(key) = next.kept.decoys.as_ref().filter(|_| self.kept.decoys != next.kept.decoys) {
+            put(DECOYS.to_owned(), Some(write(&DecoysEntry { format: FORMAT, key: key.clone() })));
+        }
         let gone = |kind: EntryKind, name: &String| match kind {
             EntryKind::User => !next.kept.users.contains_key(name),
             EntryKind::Group => !next.kept.groups.contains_key(name),
@@ -370,6 +384,7 @@ impl Change {
     /// The users that a node had while it was alone, into a store that has none of their names.
     pub(crate) fn moving(stored: &StoredUsers, own: KeptUsers, uuid: &str, env: &Env) -> Box<Change> {
         let mut kept = KeptUsers::clone(&stored.kept);
+        let decoys = own.present_decoys();
         own.groups.into_iter().for_each(|(name, group)| {
             kept.groups.entry(name).or_insert(group);
         });
@@ -379,6 +394,7 @@ impl Change {
         // Also where a crash has left the move half done: they are among the last parts.
         if stored.is_new() || stored.is_moved_by(uuid) {
             (kept.policy, kept.security) = (own.policy, own.security);
+            kept.decoys = decoys.or(kept.decoys);
         }
         let mut change = Change::of(stored, kept, env);
         uuid.clone_into(&mut change.moving);

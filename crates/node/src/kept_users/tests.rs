@@ -240,3 +240,20 @@ fn a_login_among_a_thousand_users_with_fifty_roles_takes_less_than_a_millisecond
     let fastest = (0..20).map(|_| login()).min().expect("there were some");
     assert!(fastest < std::time::Duration::from_millis(1), "{fastest:?}");
 }
+
+/// Salts of decoys stay as they are when a version that keeps their key takes users of one that did not.
+#[test]
+fn the_key_of_decoys_is_kept_as_it_was() {
+    let env = env();
+    let users = users(&env);
+    let root = users.get(b"root").expect("there");
+    let mut kept = KeptUsers::default();
+    assert!(kept.decoy_key().is_none());
+    kept.put_user(root, "ann", &form("secret-1", "data_reader[a]", &[]), &env).expect("new");
+    let before = kept.decoy_key().expect("made of the users");
+    kept.keep_decoy_key(&env);
+    assert!(kept.decoy_key() == Some(before));
+    kept.put_user(root, "bob", &form("secret-2", "data_reader[a]", &[]), &env).expect("new");
+    let bytes = serde_json::to_vec(&kept).expect("JSON");
+    assert!(parse(&bytes, 1).is_ok_and(|read| read.decoy_key() == Some(before)));
+}

@@ -23,10 +23,8 @@ pub enum LinkError {
     /// It broke.
     #[error("the connection broke: {0}")]
     Io(io::Error),
-    /// The other node does not speak TLS, or is not known by its certificate.
-    #[error(
-        "TLS: {0}; the source needs tls-cert and tls-key, with a certificate for this host by a CA of tls-ca"
-    )]
+    /// The other node does not speak TLS, or one of the two is not known by its certificate; what to do about it.
+    #[error("TLS: {0}")]
     Tls(String),
     /// The other node closed it.
     #[error("the source closed the connection")]

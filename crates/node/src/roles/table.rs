@@ -40,6 +40,16 @@ pub struct RoleRow {
 }
 
 impl RoleRow {
+    /// The role as it is granted in a bucket, or in a scope of it if it can be narrowed so far.
+    fn granted_in(&self, bucket: &str, scope: Option<&str>) -> String {
+        let name = self.name;
+        match (self.takes, scope) {
+            (Takes::Nothing, _) => name.to_owned(),
+            (Takes::Scope | Takes::Collection, Some(scope)) => format!("{name}[{bucket}:{scope}]"),
+            _ => format!("{name}[{bucket}]"),
+        }
+    }
+
     /// How the role is written with its place.
     pub(super) fn asks_for(&self) -> String {
         let name = self.name;
@@ -238,6 +248,21 @@ pub fn roles_with(privilege: Privilege) -> String {
     rows.sort_by_key(|row| all_of(row).iter().count());
     let names: Vec<&str> = rows.iter().take(MOST_NAMED).map(|row| row.name).collect();
     names.join(", ")
+}
+
+/// The roles that give all of these privileges in a bucket (`*`: in every bucket), or in a scope of it, as they are
+/// granted: those that give least first, the last one behind `or`.
+pub fn grants_with(needed: &[Privilege], bucket: &str, scope: Option<&str>) -> String {
+    let all_of = |row: &RoleRow| row.place.or(row.bucket).or(row.cluster);
+    let has_all = |row: &&RoleRow| needed.iter().all(|privilege| all_of(row).has(*privilege));
+    let mut rows: Vec<&RoleRow> = ROLES.iter().filter(has_all).collect();
+    rows.sort_by_key(|row| all_of(row).iter().count());
+    let grants: Vec<String> = rows.iter().take(MOST_NAMED).map(|row| row.granted_in(bucket, scope)).collect();
+    match grants.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        Some((only, _)) => only.clone(),
+        None => String::new(),
+    }
 }
 
 /// The role with this name.

@@ -207,3 +207,19 @@ fn roles_that_give_a_privilege_are_named_those_that_give_least_first() {
     assert_eq!(roles_with(Privilege::Impersonate), "admin");
     assert!(roles_with(Privilege::SimpleStats).starts_with("data_monitoring, "));
 }
+
+#[test]
+fn roles_that_give_several_privileges_are_named_as_they_are_granted() {
+    use Privilege::*;
+    let of = |needed: &[Privilege], scope| grants_with(needed, "b", scope);
+    assert_eq!(of(&[SimpleStats, Stats], None), "bucket_admin[b], ro_admin, cluster_admin or admin");
+    assert_eq!(
+        of(&[CollectionManagement], Some("s")),
+        "scope_admin[b:s], bucket_admin[b], cluster_admin or admin"
+    );
+    assert_eq!(
+        of(&[SimpleStats, MetaRead], None),
+        "replication_target[b], bucket_full_access[b], data_backup[b] or admin"
+    );
+    assert_eq!(grants_with(&[NodeSupervisor], "*", None), "admin");
+}

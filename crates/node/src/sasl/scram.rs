@@ -17,6 +17,9 @@ pub const ITERATIONS_RANGE: std::ops::RangeInclusive<u32> = 4_096..=1_000_000;
 const MOST_ITERATIONS: u32 = 10_000_000;
 /// Longest message a client may send: the names and nonces of real ones take a tenth of it.
 const MAX_MESSAGE_BYTES: usize = 4096;
+/// Longest first message, which is kept until the last one comes: the longest name of a user, twice, takes 768 bytes with each
+/// byte of it escaped, and nonces of real clients take 64 at most.
+const MAX_FIRST_BYTES: usize = 1024;
 
 /// What a server keeps of a password (RFC 5802, section 3).
 #[derive(Clone)]
@@ -123,7 +126,7 @@ impl<'a> ClientFirst<'a> {
 }
 
 fn parse_client_first(message: &[u8]) -> Option<ClientFirst<'_>> {
-    if message.len() > MAX_MESSAGE_BYTES {
+    if message.len() > MAX_FIRST_BYTES {
         return None;
     }
     let text = std::str::from_utf8(message).ok()?;
@@ -174,8 +177,10 @@ pub struct Exchange {
 impl Exchange {
     /// Answers the client's first message; `server_nonce` must be fresh.
     pub fn start(first: &ClientFirst<'_>, keys: ScramKeys, server_nonce: &[u8]) -> Exchange {
-        let nonce = format!("{}{}", first.nonce, STANDARD.encode(server_nonce));
-        let server_first = format!("r={nonce},s={},i={}", STANDARD.encode(keys.salt), keys.iterations);
+        // Joined, not formatted: no more is allocated than that takes.
+        let nonce = [first.nonce, &STANDARD.encode(server_nonce)].concat();
+        let offer = format!(",s={},i={}", STANDARD.encode(keys.salt), keys.iterations);
+        let server_first = ["r=", &nonce, &offer].concat();
         Exchange {
             name: first.name.clone(),
             nonce,
@@ -184,6 +189,13 @@ impl Exchange {
             server_first,
             keys,
         }
+    }
+
+    /// Bytes that it takes until it is finished.
+    pub fn held_bytes(&self) -> usize {
+        let texts = [&self.nonce, &self.binding, &self.client_first_bare, &self.server_first];
+        let texts: usize = texts.into_iter().map(String::capacity).sum();
+        size_of::<Exchange>() + self.name.capacity() + texts
     }
 
     /// The server's first message.

@@ -13,6 +13,8 @@ use super::timings::{BucketTimes, QUEUES};
 pub(crate) struct Baseline {
     /// By opcode.
     pub(super) commands: Vec<(u8, HistogramCounts)>,
+    /// By opcode; none if nothing was reset.
+    pub(super) requests: Vec<u64>,
     /// By level.
     pub(super) sync_writes: Vec<HistogramCounts>,
     /// By queue.
@@ -32,6 +34,12 @@ impl Baseline {
     pub(crate) fn command(&self, times: &BucketTimes, opcode: u8) -> HistogramCounts {
         let then = self.commands.iter().find(|(code, _)| *code == opcode);
         since(times.command(opcode), then.map(|(_, counts)| counts))
+    }
+
+    /// Requests of a command since then, measured or not.
+    pub(crate) fn requests(&self, times: &BucketTimes, opcode: u8) -> u64 {
+        let then = self.requests.get(usize::from(opcode)).copied().unwrap_or(0);
+        times.requests(opcode).saturating_sub(then)
     }
 
     /// How long sync writes took since then, by level.

@@ -347,7 +347,8 @@ pub fn by_name(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> Resu
             of.items_sent,
             of.items_remaining,
             of.sent_bytes,
-            of.unacknowledged_bytes,
+            // What others have not acknowledged, as the bytes are those that were sent.
+            if of.is_producer { of.unacknowledged_bytes } else { 0 },
             of.backoffs,
         ];
         // Clients' names often begin with what kind they are, as in `eq_dcpq:replication:...`.

@@ -6,6 +6,7 @@ use kvstore::{HistoryUsage, StorageBackend};
 
 use super::Sheet;
 use super::inquiry::{Inquiry, Refused};
+use crate::at_rest::progress;
 
 /// `compaction`
 pub fn compaction(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
@@ -87,6 +88,30 @@ fn put_history(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     let kept = history_of(inquiry.bucket);
     sheet.put("ep_db_history_file_size", kept.bytes);
     sheet.put("ep_db_history_start_timestamp", kept.since_s);
+}
+
+/// `encryption`: on a node without an encryption key only that it is off.
+pub fn encryption(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
+    let found = match progress::look(inquiry.node, inquiry.bucket.name()) {
+        None => {
+            sheet.put("ep_encryption_enabled", false);
+            return Ok(());
+        }
+        Some(Err(error)) => {
+            sheet.put("ep_encryption_error", error);
+            return Ok(());
+        }
+        Some(Ok(found)) => found,
+    };
+    sheet.put("ep_encryption_enabled", found.is_on);
+    sheet.put("ep_encryption_data_keys", found.keys);
+    sheet.put("ep_encryption_files", found.all.files);
+    sheet.put("ep_encryption_file_bytes", found.all.bytes);
+    sheet.put("ep_encryption_clear_files", found.in_clear.files);
+    sheet.put("ep_encryption_clear_bytes", found.in_clear.bytes);
+    sheet.put("ep_encryption_outdated_files", found.outdated.files);
+    sheet.put("ep_encryption_outdated_bytes", found.outdated.bytes);
+    Ok(())
 }
 
 /// `disk-failures`: operations of the store that failed, under the names of the field.

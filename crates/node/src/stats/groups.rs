@@ -251,6 +251,13 @@ pub static GROUPS: &[Group] = &[
         "Durable writes under way in a vBucket",
     ),
     group(
+        "encryption",
+        NONE,
+        Stats,
+        disk::encryption,
+        "Whether new files of the bucket are encrypted, and how many files are in clear, or not as new ones would be; each file is opened",
+    ),
+    group(
         "ephemeral",
         NONE,
         Stats,

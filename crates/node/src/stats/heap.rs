@@ -18,7 +18,7 @@ pub(super) fn put_heap(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("heap_slack", figures.heap.slack_bytes());
     sheet.put("heap_account_difference_bytes", figures.difference_bytes());
     if inquiry.counts_node() {
-        put_process(&figures.process, sheet);
+        put_process(&ProcessMemory::now(), sheet);
     }
 }
 

@@ -54,7 +54,7 @@ pub fn of_bucket() -> Vec<KeptName> {
     families.chain(ops).chain(by_state).chain(latency).collect()
 }
 
-/// These figures now, without those of latency. Looks at memory alone: each vBucket is locked once.
+/// These figures now, without those of latency. Looks at memory alone, at vBuckets that changed.
 pub fn bucket_figures(node: &Node, bucket: &Arc<Bucket>) -> Box<[f64]> {
     let numbers = Numbers::of(node, Arc::clone(bucket));
     let families = FAMILIES.iter().map(|(.., value)| value(&numbers));

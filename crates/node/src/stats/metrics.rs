@@ -9,7 +9,8 @@ use protocol::Status;
 
 use super::page::{Kind, Numbers, Page, seconds};
 use super::{
-    metrics_connections, metrics_field, metrics_replication, metrics_reporting, metrics_times, process,
+    metrics_connections, metrics_encryption, metrics_field, metrics_replication, metrics_reporting,
+    metrics_times, process,
 };
 use crate::cluster::serving;
 use crate::node::Node;
@@ -18,8 +19,8 @@ use crate::version::SERVER_VERSION;
 /// What the answer says it is.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes the metrics of a node and its buckets. Looks at memory alone: each vBucket is locked once, and once more if the bucket
-/// sends changes; no file is opened.
+/// Writes the metrics of a node and its buckets. Looks at memory alone: vBuckets that changed since the last look are locked
+/// for a moment each, twice at most, and once more if the bucket sends changes; no file is opened.
 pub fn render(node: &Node, out: &mut String) {
     let buckets = node.buckets().into_iter();
     let buckets: Vec<Numbers> = buckets.map(|(_, bucket)| Numbers::of(node, bucket)).collect();
@@ -29,6 +30,7 @@ pub fn render(node: &Node, out: &mut String) {
         .and_then(|()| put_requests(node, &mut page))
         .and_then(|()| put_sync_writes(&buckets, &mut page))
         .and_then(|()| put_buckets(&buckets, &mut page))
+        .and_then(|()| metrics_encryption::put(node, &mut page))
         .and_then(|()| metrics_times::put(&buckets, &mut page))
         .and_then(|()| metrics_field::put(node, &buckets, &mut page))
         .and_then(|()| metrics_replication::put(node, &mut page))
@@ -40,7 +42,7 @@ pub fn render(node: &Node, out: &mut String) {
 pub fn families_left_out(out: &mut String) {
     let mut page = Page(out);
     // Writing to a string does not fail.
-    let _ = metrics_connections::put_certificate(None, &mut page)
+    let _ = metrics_connections::put_certificates([None, None], &mut page)
         .and_then(|()| put_cluster_state(&View::default(), &mut page))
         .and_then(|()| put_followed(true, &mut page))
         .and_then(|()| metrics_replication::put_links(&[], &mut page));
@@ -237,12 +239,13 @@ fn put_chores(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let chores = |numbers: &Numbers| -> Vec<_> {
         numbers.bucket.maintenance().chore_stats().into_iter().map(|chore| (chore.name, chore)).collect()
     };
+    let chores: Vec<_> = buckets.iter().map(chores).collect();
     let head = ("stave_chore_steps_total", Counter, "Steps that a background chore ran.");
-    page.each_of(buckets, ("chore", chores), head, |chore| chore.steps)?;
+    page.each_of(buckets, ("chore", &chores), head, |chore| chore.steps)?;
     let head = ("stave_chore_seconds_total", Counter, "Time that a background chore took.");
-    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.total_ns))?;
+    page.each_of(buckets, ("chore", &chores), head, |chore| seconds(chore.total_ns))?;
     let head = ("stave_chore_longest_step_seconds", Gauge, "The longest step of a background chore.");
-    page.each_of(buckets, ("chore", chores), head, |chore| seconds(chore.longest_ns))
+    page.each_of(buckets, ("chore", &chores), head, |chore| seconds(chore.longest_ns))
 }
 
 fn put_ops(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
@@ -322,9 +325,10 @@ fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
             ("manifests", written.manifests),
         ]
     };
+    let written: Vec<_> = buckets.iter().map(written).collect();
     let help = "Bytes that a log-structured store wrote, by what for.";
     let head = ("stave_log_written_bytes_total", Counter, help);
-    page.each_of(buckets, ("what", written), head, |bytes| *bytes)
+    page.each_of(buckets, ("what", &written), head, |bytes| *bytes)
 }
 
 fn put_files(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {

@@ -1,40 +1,20 @@
 //! What Prometheus is told about collections.
 
 use std::fmt;
-use std::sync::Arc;
 
-use base::CollectionId;
 use engine::CollectionTotals;
-use vbucket::collections::manifest::Manifest;
 
-use super::page::{Kind, Numbers, Page};
+use super::page::{Kind, Numbers, Page, labels_text};
 
-/// The name of a bucket, its collections, and what each of them has.
-type OfBucket<'a> = (&'a str, Arc<Manifest>, Vec<(CollectionId, CollectionTotals)>);
+/// The labels of a collection as text, made once for all families, and what it has.
+type OfCollection = (String, CollectionTotals);
 
 /// What each collection holds, and what clients did with it.
 pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
-    let all: Vec<OfBucket<'_>> = buckets
-        .iter()
-        .map(|numbers| {
-            (
-                numbers.bucket.name(),
-                numbers.bucket.collections().manifest(),
-                numbers.bucket.collections().collection_totals(),
-            )
-        })
-        .collect();
+    let all: Vec<OfCollection> = buckets.iter().flat_map(of_bucket).collect();
     let mut each = |name: &str, kind, help: &str, value: &dyn Fn(&CollectionTotals) -> u64| {
         page.head(name, kind, help)?;
-        for (bucket, manifest, totals) in &all {
-            for (id, totals) in totals {
-                let Some(one) = manifest.collection(*id) else { continue };
-                let scope = manifest.scope(one.scope).map_or("", |scope| &scope.name);
-                let labels = [("bucket", *bucket), ("scope", scope), ("collection", &*one.name)];
-                page.sample(name, &labels, value(totals))?;
-            }
-        }
-        Ok(())
+        all.iter().try_for_each(|(labels, totals)| page.sample_of(name, labels, value(totals)))
     };
     use Kind::{Counter, Gauge};
     each("stave_collection_items", Gauge, "Documents of a collection.", &|of| of.documents)?;
@@ -56,19 +36,26 @@ pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     put_ops(&all, page)
 }
 
+fn of_bucket(numbers: &Numbers) -> Vec<OfCollection> {
+    let collections = numbers.bucket.collections();
+    let (manifest, totals) = (collections.manifest(), collections.collection_totals());
+    let told = totals.into_iter().filter_map(|(id, totals)| {
+        let one = manifest.collection(id)?;
+        let scope = manifest.scope(one.scope).map_or("", |scope| &scope.name);
+        let labels = [("bucket", numbers.bucket.name()), ("scope", scope), ("collection", &*one.name)];
+        Some((labels_text(&labels), totals))
+    });
+    told.collect()
+}
+
 /// Of each collection what clients did, by what it was.
-fn put_ops(all: &[OfBucket<'_>], page: &mut Page<'_>) -> fmt::Result {
+fn put_ops(all: &[OfCollection], page: &mut Page<'_>) -> fmt::Result {
     let name = "kv_collection_ops";
     page.head(name, Kind::Counter, "What clients did with documents of a collection: get, store, delete.")?;
-    for (bucket, manifest, totals) in all {
-        for (id, totals) in totals {
-            let Some(one) = manifest.collection(*id) else { continue };
-            let scope = manifest.scope(one.scope).map_or("", |scope| &scope.name);
-            let ops = &totals.ops;
-            for (op, count) in [("get", ops.gets), ("store", ops.stores), ("delete", ops.deletes)] {
-                let labels = [("bucket", *bucket), ("scope", scope), ("collection", &*one.name), ("op", op)];
-                page.sample(name, &labels, count)?;
-            }
+    for (labels, totals) in all {
+        let ops = &totals.ops;
+        for (op, count) in [("get", ops.gets), ("store", ops.stores), ("delete", ops.deletes)] {
+            page.sample_of(name, &format!("{labels},op=\"{op}\""), count)?;
         }
     }
     Ok(())

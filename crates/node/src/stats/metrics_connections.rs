@@ -6,12 +6,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::page::{Kind, Page};
 use crate::node::Node;
 
-/// When the certificate ends, in seconds of Unix time; the family alone if there is none.
-pub(super) fn put_certificate(end_s: Option<u64>, page: &mut Page<'_>) -> fmt::Result {
+/// When certificate and CAs end, in seconds of Unix time; the families alone if there is none.
+pub(super) fn put_certificates([end_s, ca_end_s]: [Option<u64>; 2], page: &mut Page<'_>) -> fmt::Result {
     let name = "stave_tls_certificate_end_timestamp_seconds";
     let help = "When the certificate that the node shows is not valid any more, in seconds of Unix time.";
     page.head(name, Kind::Gauge, help)?;
-    end_s.map_or(Ok(()), |end_s| page.sample(name, &[], end_s))
+    end_s.map_or(Ok(()), |end_s| page.sample(name, &[], end_s))?;
+    let name = "stave_tls_ca_end_timestamp_seconds";
+    let help = "When the first of the CAs in tls-ca is not valid any more, in seconds of Unix time.";
+    page.head(name, Kind::Gauge, help)?;
+    ca_end_s.map_or(Ok(()), |end_s| page.sample(name, &[], end_s))
 }
 
 pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
@@ -21,9 +25,10 @@ pub(super) fn put(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let help = "HTTP connections at this moment.";
     page.one("stave_http_connections", Gauge, help, accepting.http_connections.load(Relaxed))?;
     page.one("stave_http_connections_limit", Gauge, "The most HTTP connections.", limits.http.connections)?;
-    let end_s = accepting.certificate_end_s.load(Relaxed);
-    if end_s > 0 {
-        put_certificate(Some(end_s), page)?;
+    let ends = [&accepting.certificate_end_s, &accepting.ca_end_s];
+    let ends = ends.map(|end_s| Some(end_s.load(Relaxed)).filter(|end_s| *end_s > 0));
+    if ends[0].is_some() {
+        put_certificates(ends, page)?;
     }
     put_turns(node, page)?;
     put_memory(node, page)?;

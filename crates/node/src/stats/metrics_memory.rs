@@ -171,13 +171,14 @@ fn put_locks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
         let times = numbers.bucket.lock_times().into_iter();
         times.map(|(holder, times)| (holder.name(), times)).collect()
     };
+    let holders: Vec<_> = buckets.iter().map(holders).collect();
     let help = "Holds of vBucket locks that were timed; of the front end one in 64.";
     let head = ("stave_lock_holds_total", Counter, help);
-    page.each_of(buckets, ("holder", holders), head, |times| times.total())?;
+    page.each_of(buckets, ("holder", &holders), head, |times| times.total())?;
     let head =
         ("stave_lock_hold_seconds_total", Counter, "Time of the holds of vBucket locks that were timed.");
-    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.sum_ns()))?;
+    page.each_of(buckets, ("holder", &holders), head, |times| seconds(times.sum_ns()))?;
     let help = "The longest hold of a vBucket's lock that was timed.";
     let head = ("stave_lock_longest_hold_seconds", Gauge, help);
-    page.each_of(buckets, ("holder", holders), head, |times| seconds(times.longest_ns()))
+    page.each_of(buckets, ("holder", &holders), head, |times| seconds(times.longest_ns()))
 }

@@ -225,11 +225,12 @@ pub(super) fn put_clocks(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Resul
     }
     let head =
         ("kv_memory_used_bytes", Kind::Gauge, "Memory of documents: metadata, key and value are one piece.");
-    let used = |n: &Numbers| vec![("storedvalues", n.all.item_bytes)];
-    page.each_of(buckets, ("for", used), head, |bytes| *bytes)?;
+    let used: Vec<_> = buckets.iter().map(|n| vec![("storedvalues", n.all.item_bytes)]).collect();
+    page.each_of(buckets, ("for", &used), head, |bytes| *bytes)?;
     let head = ("kv_ep_compaction_purged", Kind::Counter, "What compactions left out for good.");
     let purged = |n: &Numbers| vec![("tombstones", n.compactions.tombstones_purged)];
-    page.each_of(buckets, ("for", purged), head, |count| *count)
+    let purged: Vec<_> = buckets.iter().map(purged).collect();
+    page.each_of(buckets, ("for", &purged), head, |count| *count)
 }
 
 type LogFamily = (&'static str, Kind, &'static str, fn(&LogStats) -> u64);

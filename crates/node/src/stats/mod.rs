@@ -29,6 +29,7 @@ mod memory;
 pub mod metrics;
 mod metrics_collections;
 mod metrics_connections;
+mod metrics_encryption;
 mod metrics_field;
 mod metrics_memory;
 mod metrics_more;
@@ -62,7 +63,8 @@ use protocol::Status;
 use self::inquiry::{Inquiry, Refused};
 use crate::command_rules::Extent;
 use crate::node::Node;
-use crate::roles::Rights;
+use crate::privilege::Privilege;
+use crate::roles::{ALL_BUCKETS, Rights, grants_with};
 
 pub use groups::{GROUPS, Group, Producer};
 pub use sheet::Sheet;
@@ -109,6 +111,17 @@ pub fn produce(question: Question<'_>, key: &[u8]) -> Result<Sheet, Refused> {
     let times = bucket.map_or_else(|| Arc::clone(node.times.none()), |bucket| node.times.of(bucket));
     times.stat_group(at).record(took_ns);
     Ok(sheet)
+}
+
+/// The roles that open the group that the key of a request names, as they are granted. Each request for stats needs the
+/// privilege SimpleStats, whatever its group needs besides.
+pub fn grants_for(key: &[u8], bucket: Option<&str>) -> String {
+    let name = key.split(|byte| *byte == b' ').find(|word| !word.is_empty()).unwrap_or_default();
+    let group = groups::find(name).map(|at| &GROUPS[at]);
+    let own = group.map_or(Privilege::SimpleStats, |group| group.privilege);
+    let is_of_node = group.is_some_and(|group| group.extent == Extent::Node);
+    let place = bucket.filter(|_| !is_of_node).unwrap_or(ALL_BUCKETS);
+    grants_with(&[Privilege::SimpleStats, own], place, None)
 }
 
 /// Refuses too few and too many arguments.

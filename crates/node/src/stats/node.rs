@@ -208,6 +208,10 @@ pub fn connections(node: &Node, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Re
     if certificate_end_s > 0 {
         sheet.put("tls_certificate_end_timestamp", certificate_end_s);
     }
+    let ca_end_s = accepting.ca_end_s.load(Relaxed);
+    if ca_end_s > 0 {
+        sheet.put("tls_ca_end_timestamp", ca_end_s);
+    }
     sheet.put("max_http_connections", limits.http.connections);
     sheet.put("max_http_connections_per_address", limits.http.per_address);
     sheet.put("longest_turn_us", totals.longest_turn_ns / 1000);
@@ -360,22 +364,24 @@ pub fn timings(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<
 pub fn subdoc_execute(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     let times = inquiry.node.times.of(inquiry.bucket);
     let since = times.baseline();
-    let mut counts = HistogramCounts::default();
-    let commands = SUBDOC_LOOKUPS.iter().chain(SUBDOC_CHANGES);
-    commands.for_each(|code| counts.add(&since.command(&times, *code)));
-    sheet.put("subdoc_execute", as_json(&counts));
+    let (mut counts, mut requests) = (HistogramCounts::default(), 0);
+    for code in SUBDOC_LOOKUPS.iter().chain(SUBDOC_CHANGES) {
+        counts.add(&since.command(&times, *code));
+        requests += since.requests(&times, *code);
+    }
+    sheet.put("subdoc_execute", as_json(&counts, requests));
     Ok(())
 }
 
 /// `json_validate`
 pub fn json_validate(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    sheet.put("json_validate", as_json(&inquiry.bucket.value_times().detected()));
+    sheet.put("json_validate", as_json(&inquiry.bucket.value_times().detected(), 0));
     Ok(())
 }
 
 /// `snappy_decompress`
 pub fn snappy_decompress(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
-    sheet.put("snappy_decompress", as_json(&inquiry.bucket.value_times().inflated()));
+    sheet.put("snappy_decompress", as_json(&inquiry.bucket.value_times().inflated(), 0));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A page of metrics in Prometheus' text format, and what is told of each bucket.
 
 use std::fmt::{self, Display, Write};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use base::{HistogramCounts, VbState};
 use engine::{
@@ -66,6 +66,12 @@ impl Numbers {
 /// Ends of the buckets of histograms are powers of four microseconds, up to this power of two: 67 seconds.
 const LONGEST_END_POWER: u32 = 26;
 
+/// They as labels have them, in seconds.
+static ENDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let powers = (0..=LONGEST_END_POWER).step_by(2);
+    powers.map(|power| ((1_u64 << power) as f64 / 1e6).to_string()).collect()
+});
+
 /// Kinds of metrics.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
@@ -96,12 +102,22 @@ impl Page<'_> {
     }
 
     pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) -> fmt::Result {
-        self.0.write_str(name)?;
-        for (at, (label, value)) in labels.iter().enumerate() {
-            let open = if at == 0 { '{' } else { ',' };
-            write!(self.0, "{open}{label}=\"{}\"", Escaped(value))?;
+        // A page of many buckets has tens of thousands of lines: what is text already is not formatted.
+        self.0.push_str(name);
+        if !labels.is_empty() {
+            self.0.push('{');
+            push_labels(labels, self.0);
+            self.0.push('}');
         }
-        writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" })
+        writeln!(self.0, " {value}")
+    }
+
+    /// A sample with labels that are text already: see [`labels_text`].
+    pub(super) fn sample_of(&mut self, name: &str, labels: &str, value: impl Display) -> fmt::Result {
+        self.0.push_str(name);
+        self.0.push('{');
+        self.0.push_str(labels);
+        writeln!(self.0, "}} {value}")
     }
 
     /// The lines of one histogram.
@@ -111,17 +127,15 @@ impl Page<'_> {
         labels: &[(&str, &str)],
         counts: &HistogramCounts,
     ) -> fmt::Result {
-        let bucket = format!("{name}_bucket");
-        let mut line = |end: &str, count: u64| {
-            let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", end)]).collect();
-            self.sample(&bucket, &labels, count)
-        };
-        for power in (0..=LONGEST_END_POWER).step_by(2) {
-            let seconds = (1_u64 << power) as f64 / 1e6;
-            line(&seconds.to_string(), counts.below_us_power(power))?;
-        }
+        let text = labels_text(labels);
+        let begin = format!("{name}_bucket{{{text}{}le=\"", if text.is_empty() { "" } else { "," });
         let total = counts.total();
-        line("+Inf", total)?;
+        let ends = std::iter::zip(&*ENDS, counts.below_us_powers((0..=LONGEST_END_POWER).step_by(2)));
+        for (end, count) in ends.map(|(end, count)| (&**end, count)).chain([("+Inf", total)]) {
+            self.0.push_str(&begin);
+            self.0.push_str(end);
+            writeln!(self.0, "\"}} {count}")?;
+        }
         self.sample(&format!("{name}_sum"), labels, seconds(counts.sum_ns()))?;
         self.sample(&format!("{name}_count"), labels, total)
     }
@@ -147,18 +161,19 @@ impl Page<'_> {
             .try_for_each(|numbers| self.sample(name, &[("bucket", numbers.bucket.name())], value(numbers)))
     }
 
-    /// A metric with a number for each bucket and each of the things of one kind that it has, under the label `what`.
+    /// A metric with a number for each bucket and each of the things of one kind that it has, under the label `what`;
+    /// `things` are those of the buckets, in their order.
     pub(super) fn each_of<I, T: Display>(
         &mut self,
         buckets: &[Numbers],
-        (what, things): (&str, impl Fn(&Numbers) -> Vec<(&'static str, I)>),
+        (what, things): (&str, &[Vec<(&'static str, I)>]),
         (name, kind, help): (&str, Kind, &str),
         value: impl Fn(&I) -> T,
     ) -> fmt::Result {
         self.head(name, kind, help)?;
-        for numbers in buckets {
-            for (thing, of) in things(numbers) {
-                self.sample(name, &[("bucket", numbers.bucket.name()), (what, thing)], value(&of))?;
+        for (numbers, things) in buckets.iter().zip(things) {
+            for (thing, of) in things {
+                self.sample(name, &[("bucket", numbers.bucket.name()), (what, thing)], value(of))?;
             }
         }
         Ok(())
@@ -183,20 +198,76 @@ impl Page<'_> {
     }
 }
 
-/// A label's value: backslash, quote and line feed are escaped.
-struct Escaped<'a>(&'a str);
+/// Labels as a sample has them: for those that many samples have.
+pub(super) fn labels_text(labels: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    push_labels(labels, &mut text);
+    text
+}
 
-impl Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '\\' => f.write_str("\\\\"),
-            '"' => f.write_str("\\\""),
-            '\n' => f.write_str("\\n"),
-            c => f.write_char(c),
-        })
+fn push_labels(labels: &[(&str, &str)], out: &mut String) {
+    for (at, (label, value)) in labels.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(label);
+        out.push_str("=\"");
+        push_escaped(value, out);
+        out.push('"');
     }
+}
+
+/// A label's value: backslash, quote and line feed are escaped.
+fn push_escaped(value: &str, out: &mut String) {
+    let mut rest = value;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        out.push_str(&rest[..at]);
+        out.push_str(match rest.as_bytes()[at] {
+            b'\n' => "\\n",
+            b'"' => "\\\"",
+            _ => "\\\\",
+        });
+        rest = &rest[at + 1..];
+    }
+    out.push_str(rest);
 }
 
 pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Histogram;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut text = String::new();
+        let labels = [("a", "plain"), ("b", "q\"b\\n\nö"), ("c", "")];
+        Page(&mut text).sample("name", &labels, 7).expect("text takes all");
+        Page(&mut text).sample("name", &[], 0.5).expect("text takes all");
+        assert_eq!(text, "name{a=\"plain\",b=\"q\\\"b\\\\n\\nö\",c=\"\"} 7\nname 0.5\n");
+    }
+
+    #[test]
+    fn a_histogram_counts_what_is_below_each_end() {
+        let histogram = Histogram::default();
+        [500, 3_000, 3_000, 70_000_000_000].into_iter().for_each(|ns| histogram.record(ns));
+        let mut text = String::new();
+        Page(&mut text).histogram("h", &[("of", "x")], &histogram.counts()).expect("text takes all");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 17);
+        assert_eq!(lines[0], r#"h_bucket{of="x",le="0.000001"} 1"#);
+        assert_eq!(lines[1], r#"h_bucket{of="x",le="0.000004"} 3"#);
+        assert_eq!(lines[13], r#"h_bucket{of="x",le="67.108864"} 3"#);
+        assert_eq!(
+            lines[14..],
+            [r#"h_bucket{of="x",le="+Inf"} 4"#, r#"h_sum{of="x"} 70.0000065"#, r#"h_count{of="x"} 4"#]
+        );
+        text.clear();
+        Page(&mut text).histogram("h", &[], &histogram.counts()).expect("text takes all");
+        assert!(text.starts_with("h_bucket{le=\"0.000001\"} 1\n"), "{text}");
+    }
 }

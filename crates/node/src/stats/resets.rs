@@ -12,16 +12,18 @@ use crate::tally::Counted;
 pub fn reset(inquiry: &Inquiry<'_>, args: &[&[u8]], _: &mut Sheet) -> Result<(), Refused> {
     let times = inquiry.node.times.of(inquiry.bucket);
     let commands = times.commands().collect();
+    let requests = (0..=u8::MAX).map(|opcode| times.requests(opcode)).collect();
     let sync_writes = times.sync_writes().into_iter().map(|level| level.took).collect();
     let queues = times.queues().into();
     let then = times.baseline();
     let baseline = match args.first() {
-        Some(&b"timings") => Baseline { commands, sync_writes, queues, ..Baseline::clone(&then) },
+        Some(&b"timings") => Baseline { commands, requests, sync_writes, queues, ..Baseline::clone(&then) },
         Some(_) => return Err(Refused::Invalid("The only argument of this stat group is `timings`")),
         None => {
             let evicted = inquiry.bucket.eviction().eviction_stats();
             Baseline {
                 commands,
+                requests,
                 sync_writes,
                 queues,
                 store: Some(StoreTimes::of(inquiry.bucket)),

@@ -6,8 +6,11 @@
 //! A turn that is not measured costs one addition, and no look at the clock: one for each request would cost more than
 //! measuring is allowed to cost (record 0099).
 //!
+//! All requests are counted, so that the times of those that were measured can be told as those of all (record 0194).
+//!
 //! Sync writes whose clients wait are all measured, by level.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::{Histogram, HistogramCounts, TimeRange};
@@ -21,7 +24,7 @@ use crate::slow::spans::WaitStep;
 use crate::tally::{Counted, Tally};
 
 /// How many groups of stats there are: each has a histogram. The table of groups is held to it by the compiler.
-pub(super) const STAT_GROUPS: usize = 72;
+pub(super) const STAT_GROUPS: usize = 73;
 /// One of so many turns is measured.
 pub const SAMPLED_TURNS: u64 = 64;
 
@@ -29,6 +32,8 @@ pub const SAMPLED_TURNS: u64 = 64;
 #[repr(align(128))]
 pub struct ThreadTimes {
     by_opcode: [Histogram; 256],
+    /// All requests, measured or not.
+    requests: [AtomicU64; 256],
     /// What became of sync writes.
     pub(crate) sync_writes: SyncWriteCounters,
     /// What became of requests that are counted by kind.
@@ -44,6 +49,7 @@ impl Default for ThreadTimes {
     fn default() -> ThreadTimes {
         ThreadTimes {
             by_opcode: std::array::from_fn(|_| Histogram::default()),
+            requests: std::array::from_fn(|_| AtomicU64::default()),
             sync_writes: SyncWriteCounters::default(),
             tally: Tally::default(),
             queues: Default::default(),
@@ -55,6 +61,13 @@ impl ThreadTimes {
     /// A measured request took so long. Called by the worker alone whose times these are.
     pub(crate) fn record(&self, opcode: u8, ns: u64) {
         self.by_opcode[usize::from(opcode)].record_alone(ns);
+    }
+
+    /// A request was handled. Called by the worker alone whose times these are: a load and a store are enough.
+    #[inline]
+    pub(crate) fn count(&self, opcode: u8) {
+        let requests = &self.requests[usize::from(opcode)];
+        requests.store(requests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// A request has come back to its worker, which it left then for the first time, after these steps. The wait of the last
@@ -95,8 +108,16 @@ impl BucketTimes {
     }
 
     /// Those of the worker with this number; threads for long work, which record no commands, have any.
+    #[inline]
     pub(crate) fn of_worker(&self, number: usize) -> &ThreadTimes {
-        &self.threads[number % self.threads.len()]
+        // Each request comes here, and a division takes longer than the rest of what is counted.
+        self.threads.get(number).unwrap_or_else(|| &self.threads[number % self.threads.len()])
+    }
+
+    /// All requests of a command, measured or not.
+    pub(crate) fn requests(&self, opcode: u8) -> u64 {
+        let of = |times: &ThreadTimes| times.requests[usize::from(opcode)].load(Ordering::Relaxed);
+        self.threads.iter().map(of).sum()
     }
 
     /// How long the requests of a command took that were measured.
@@ -215,6 +236,8 @@ mod tests {
         }
         assert_eq!((times.command(1).total(), times.command(1).sum_ns()), (4, 1017));
         assert_eq!((times.command(2).total(), times.command(3).total()), (1, 0));
+        [0, 1, 3].into_iter().for_each(|worker| times.of_worker(worker).count(1));
+        assert_eq!((times.requests(1), times.requests(2)), (3, 0));
     }
 
     #[test]

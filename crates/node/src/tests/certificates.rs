@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use base::env::sim::{Call, Effect, Fault, On};
 use base::env::{Env, OpenMode, SimHandles};
 use protocol::{RequestParts, Status, opcode};
 
@@ -22,14 +23,18 @@ fn cut_off() -> (std::sync::Arc<Node>, SimHandles) {
     let node = node_in(env, users, false);
     node.env().disk.create_dir_all(Path::new(DATA)).expect("a folder");
     node.audit.read(Path::new(DATA));
-    let on = [("auditdEnabled", "true"), ("disabled", "")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
-    node.audit.change(&on, |_| true, record).expect("valid settings");
+    audit(&node, &[("auditdEnabled", "true"), ("disabled", "")]);
     node.fence().close();
     node.accounts().note_followed(1);
     sim.clock.advance(Duration::from_secs(60));
     (node, sim)
+}
+
+fn audit(node: &Node, fields: &[(&str, &str)]) {
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
+    node.audit.change(&fields, |_| true, record).expect("valid settings");
 }
 
 fn select(connection: &mut Connection) -> Status {
@@ -81,4 +86,24 @@ fn a_user_who_was_removed_meanwhile_is_not_let_in() {
     node.accounts().note_followed(node.env().clock.monotonic_ns());
     assert_eq!(select(&mut connection), Status::Eaccess);
     assert!(!connection.session().is_authenticated());
+}
+
+/// With `failurePolicy=refuse` a certificate logs in when that can be recorded again.
+#[test]
+fn a_certificate_does_not_log_in_while_no_login_can_be_recorded() {
+    let (node, sim) = cut_off();
+    // What a session does is not recorded: its login is what is refused.
+    audit(&node, &[("failurePolicy", "refuse"), ("disabled", "20480,20483,20485,20492,20493")]);
+    node.audit.write_step();
+    sim.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::Short { bytes: 9, errno: 28 }));
+    node.audit.record(AuditRecord::new(AuditEvent::LoginFailed));
+    node.audit.write_step();
+    let mut connection = connect(&node);
+    connection.certified("admin");
+    assert!(!connection.session().is_authenticated());
+    assert_eq!(select(&mut connection), Status::Etmpfail);
+    sim.disk.heal();
+    node.audit.write_step();
+    assert_eq!(select(&mut connection), Status::Success);
+    assert!(connection.session().is_authenticated());
 }

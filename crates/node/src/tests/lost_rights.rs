@@ -6,7 +6,7 @@ use protocol::{Limits, Parsed, parse};
 use super::roles::{COLLECTIONS, node_with_collections, of_collection, status_of};
 use super::*;
 
-fn dcp(opcode: u8, vbucket: u16, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+pub(super) fn dcp(opcode: u8, vbucket: u16, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let vbucket = VbId(vbucket);
     request(&RequestParts { opcode, vbucket, extras, key, value, ..RequestParts::default() })
 }
@@ -17,7 +17,7 @@ fn stream(vbucket: u16, filter: &str) -> Vec<u8> {
 }
 
 /// A connection of `user` that streams.
-fn streaming(node: &Arc<Node>, user: &str) -> Connection {
+pub(super) fn streaming(node: &Arc<Node>, user: &str) -> Connection {
     let mut connection = connect_as(node, user, COLLECTIONS);
     let open = dcp(opcode::DCP_OPEN, 0, &[0, 0, 0, 0, 0, 0, 0, 1], b"k", b"");
     let noop = dcp(opcode::DCP_CONTROL, 0, b"", b"enable_noop", b"true");
@@ -40,13 +40,13 @@ fn ends(connection: &mut Connection) -> Vec<(u16, EndReason)> {
     ends
 }
 
-fn node_with(user: &str, grants: &str) -> Arc<Node> {
+pub(super) fn node_with(user: &str, grants: &str) -> Arc<Node> {
     let node = node_with_collections();
     change(&node, user, grants);
     node
 }
 
-fn change(node: &Arc<Node>, user: &str, grants: &str) {
+pub(super) fn change(node: &Arc<Node>, user: &str, grants: &str) {
     node.accounts().change_configured(node, &[granted(user, grants)]);
 }
 

@@ -142,3 +142,79 @@ fn a_node_that_asks_before_this_one_has_read_its_clusters_secret_is_no_failed_lo
     log_in();
     assert!(is_logged(), "of another cluster");
 }
+
+/// Failures of an address at a user before it has to wait.
+const FREE: usize = 1_000;
+
+/// So many logins of a user failed from an address.
+fn have_failed(node: &Node, address: IpAddr, user: &str, count: usize) {
+    let now = node.env().clock.monotonic();
+    for _ in 0..count {
+        assert!(node.logins.admit(address, user.as_bytes(), now).is_ok());
+    }
+}
+
+/// Begins a login by SCRAM: what it is answered, and the message with a wrong password that ends it.
+fn scram(connection: &mut Connection, user: &str) -> (Status, Vec<u8>) {
+    let first = format!("n,,n={user},r=abcdefgh");
+    let parts = RequestParts { opcode: opcode::SASL_AUTH, key: b"SCRAM-SHA1", ..RequestParts::default() };
+    let (told, _) = feed(connection, &request(&RequestParts { value: first.as_bytes(), ..parts }));
+    let nonce = String::from_utf8_lossy(&told)
+        .split_once("r=")
+        .and_then(|(_, rest)| rest.split(',').next())
+        .map(str::to_owned)
+        .unwrap_or_default();
+    let last = format!("c=biws,r={nonce},p=AAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    let parts = RequestParts { opcode: opcode::SASL_STEP, value: last.as_bytes(), ..parts };
+    (statuses(&told)[0].1, request(&parts))
+}
+
+/// What was begun while one more guess was free does not all end in a guess.
+#[test]
+fn exchanges_under_way_share_the_guesses_that_are_free() {
+    let (node, _sim) = node();
+    have_failed(&node, HERE, "admin", FREE - 1);
+    let begun: Vec<_> = (0..5)
+        .map(|_| {
+            let mut connection = from(&node, HERE);
+            let (told, last) = scram(&mut connection, "admin");
+            assert_eq!(told, Status::AuthContinue);
+            (connection, last)
+        })
+        .collect();
+    let ended: Vec<Status> = begun
+        .into_iter()
+        .map(|(mut connection, last)| statuses(&feed(&mut connection, &last).0)[0].1)
+        .collect();
+    assert_eq!(ended[0], Status::AuthError, "the one that was free");
+    assert_eq!(ended[1..], [Status::Etmpfail; 4]);
+    assert_eq!(scram(&mut from(&node, HERE), "admin").0, Status::Etmpfail, "none is begun any more");
+    assert_eq!(scram(&mut from(&node, THERE), "admin").0, Status::AuthContinue);
+}
+
+/// The same of passwords that wait to be checked; what was right, and what was not looked at, does not count.
+#[test]
+fn passwords_under_way_share_the_guesses_that_are_free() {
+    let (node, sim) = node();
+    have_failed(&node, HERE, "ann", FREE - 3);
+    let mut under_way: Vec<_> = (0..3).map(|_| from(&node, HERE)).collect();
+    for (connection, password) in under_way.iter_mut().zip(["secret-1", "guess", "secret-1"]) {
+        assert_eq!(feed(connection, &plain("ann", password)).1, Next::Later);
+    }
+    let refused =
+        || statuses(&feed(&mut from(&node, HERE), &plain("ann", "guess")).0) == [(0, Status::Etmpfail)];
+    assert!(refused(), "three are under way");
+    assert!(sim.spawn.run_one());
+    let ended: Vec<_> = under_way.iter_mut().map(status).collect();
+    assert_eq!(ended, [Status::Success, Status::AuthError, Status::Success].map(Some));
+    have_failed(&node, HERE, "ann", 2);
+    // One whose hash finds no memory.
+    have_failed(&node, THERE, "ann", FREE - 1);
+    let held = Held::new(Arc::clone(node.connection_memory()));
+    assert!(held.reserve(node.connection_memory().limit_bytes() as usize));
+    let mut unchecked = from(&node, THERE);
+    assert_eq!(feed(&mut unchecked, &plain("ann", "guess")).1, Next::Later);
+    assert!(sim.spawn.run_one());
+    assert_eq!(status(&mut unchecked), Some(Status::Etmpfail));
+    have_failed(&node, THERE, "ann", 1);
+}

@@ -6,8 +6,8 @@ mod known;
 use known::{Simulator, must_find};
 
 use super::{
-    answers_keep_their_order_unless_agreed_otherwise, closing, durable_answers, lost_rights, roles,
-    strangers_are_answered_a_little_at_a_time, turns,
+    answers_keep_their_order_unless_agreed_otherwise, bucket_snapshots, closing, durable_answers,
+    lost_rights, roles, strangers_are_answered_a_little_at_a_time, turns,
 };
 use crate::cluster::{adoption, apply, founding, noted, serving};
 use crate::config::descriptors;
@@ -15,7 +15,7 @@ use crate::replication::login;
 use crate::{connection_memory, data_dir, http_connections, login_throttle, long_work, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 24] = [
+const TESTS: [fn(); 26] = [
     adoption::tests::numbers_of_a_bucket_do_not_go_back_with_an_older_state,
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
@@ -35,7 +35,9 @@ const TESTS: [fn(); 24] = [
     turns::what_takes_long_leaves_its_worker,
     data_dir::tests::files_that_a_node_makes_are_for_its_owner_alone,
     login::tests::a_node_that_wants_the_password_as_it_is_does_not_get_it,
+    roles::streams_need_the_privilege_in_all_that_they_are_about,
     roles::each_command_is_for_the_roles_of_the_table,
+    bucket_snapshots::changes_wait_until_the_moment_is_taken,
     answers_keep_their_order_unless_agreed_otherwise,
     durable_answers::touch_and_return_meta_are_answered_behind_their_commit,
     lost_rights::a_session_ends_with_its_bucket,

@@ -305,7 +305,7 @@ fn roles_follow_the_manifest() {
 
 /// A stream without a filter needs the whole bucket, one with a filter what it names.
 #[test]
-fn streams_need_the_privilege_in_all_that_they_are_about() {
+pub(super) fn streams_need_the_privilege_in_all_that_they_are_about() {
     let node = node_with_collections();
     let dcp = |opcode, extras: &[u8], key: &[u8], value: &[u8]| {
         request(&RequestParts { opcode, extras, key, value, ..RequestParts::default() })
@@ -335,6 +335,24 @@ fn streams_need_the_privilege_in_all_that_they_are_about() {
     // Who does not know collections streams the default one.
     let asked = dcp(opcode::DCP_STREAM_REQ, &[0; 48], b"", b"");
     assert_eq!(status_of(&mut streaming("streams", &[Feature::Xerror]), &asked), Status::UnknownCollection);
+    // What was agreed on when the connection was opened decides, not what a later HELLO says.
+    const NO_COLLECTIONS: &[Feature] = &[Feature::Xerror];
+    for (agreed, later, filter) in [
+        (COLLECTIONS, Feature::Xerror, ""),
+        (COLLECTIONS, Feature::Xerror, r#"{"collections":["9"]}"#),
+        (COLLECTIONS, Feature::Xerror, r#"{"scope":"9"}"#),
+        (NO_COLLECTIONS, Feature::Collections, ""),
+        (NO_COLLECTIONS, Feature::Collections, r#"{"collections":["8"]}"#),
+    ] {
+        let later = Features::of(&[later]).encode();
+        for name in ["streams", "default-streams"] {
+            let asked = dcp(opcode::DCP_STREAM_REQ, &[0; 48], b"", filter.as_bytes());
+            let refused = status_of(&mut streaming(name, agreed), &asked);
+            let mut connection = streaming(name, agreed);
+            assert_eq!(status_of(&mut connection, &dcp(opcode::HELLO, b"", b"", &later)), Status::Success);
+            assert_eq!(status_of(&mut connection, &asked), refused, "{name} {filter} {later:?}");
+        }
+    }
     let consume = dcp(opcode::DCP_OPEN, &[0; 8], b"k", b"");
     assert_eq!(status_of(&mut connect_as(&node, "streams", COLLECTIONS), &consume), Status::Eaccess);
 }

@@ -5,6 +5,8 @@ use ::node::audit::events::AuditEvent;
 use ::node::audit::record::Ends;
 use ::node::node::FailedLogin;
 use ::node::privilege::Privilege;
+use ::node::roles::ALL_BUCKETS;
+use ::node::stats::grants_for;
 use ::node::user::User;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
@@ -14,9 +16,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::answers::{bucket_down, no_such_bucket};
 use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
-use super::basic_auth::{Caller, authenticate, claimed_name};
+use super::basic_auth::{Caller, authenticate, claimed_name, is_way_out};
 use super::connections;
-use super::rights::{forbidden, require_cluster_admin};
+use super::rights::{lacks, lacks_roles, require_cluster_admin};
 use super::shared::{Shared, view_of};
 
 /// Who may use an address with a method. `{bucket}` in its path is the bucket that is meant.
@@ -48,6 +50,8 @@ pub(super) enum Needs {
     ReadUsers,
     /// A user who may change users and groups.
     ManageUsers,
+    /// A full administrator.
+    FullAdmin,
     /// Another node of the cluster, or a user who manages the cluster.
     Node,
     /// A user who manages the cluster: it is about the node, the cluster, or what buckets share.
@@ -68,22 +72,19 @@ pub(super) async fn check(
         _ => false,
     };
     if needs_no_user {
-        // Whoever asks: no handler waits for a body.
-        return match connections::body(request).await {
-            Ok(request) => next.run(request).await,
-            Err(refused) => *refused,
-        };
+        return handled_without_user(request, next).await;
     }
     let peer = connections::peer(&request);
     let (by, ends) = (connections::by(&request), connections::ends(&request));
     let log = &shared.node.audit;
-    // Otherwise nobody could have it go on without the log.
-    let is_way_out = request.uri().path().starts_with("/settings/audit");
     let event = audited.map_or(AuditEvent::WebLoginFailed, AuditedRoute::event);
-    if !is_way_out && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event)) {
+    if !is_way_out(request.uri())
+        && let Err(why) = log.admit(AuditEvent::WebLoginFailed).and_then(|()| log.admit(event))
+    {
         return cannot_be_recorded(&why.to_string());
     }
-    let caller = match authenticate(&shared, request.headers(), peer, by.certified.as_deref()).await {
+    let (uri, headers) = (request.uri(), request.headers());
+    let caller = match authenticate(&shared, uri, headers, peer, by.certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
             login_refused(&shared, &request, ends, response.status());
@@ -97,7 +98,8 @@ pub(super) async fn check(
     let params: Vec<(&str, &str)> = params.as_ref().map(|params| params.iter().collect()).unwrap_or_default();
     let param = |wanted| params.iter().find(|(name, _)| *name == wanted).map(|(_, name)| *name);
     let bucket = param("bucket");
-    if let Err(refused) = admit(user, needs, bucket, param("scope")) {
+    let place = PathNames { bucket, scope: param("scope"), group: param("group") };
+    if let Err(refused) = admit(user, needs, place) {
         let status = refused.status();
         refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &parts.uri, status);
         return *refused;
@@ -129,14 +131,28 @@ pub(super) async fn check(
     response
 }
 
+/// Has a request handled that needs no user: what its handler takes is small, whatever the address and whoever asks.
+async fn handled_without_user(request: Request, next: Next) -> Response {
+    match connections::body(request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => *refused,
+    }
+}
+
 /// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
 /// failed.
 pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
     let Some(name) = claimed_name(request.headers()) else { return };
     let (user, status_code) = (name.as_bytes(), status.as_str());
-    let login = FailedLogin { user, ends, protocol: "http", status: status_code, reference: None };
+    let (reference, reason, mechanism) = (None, None, None);
+    let login =
+        FailedLogin { user, ends, protocol: "http", status: status_code, reference, reason, mechanism };
     shared.node.events().login_failed(&login, shared.node.env().clock.monotonic());
-    refused_to(shared, AuditEvent::WebLoginFailed, &name, ends, request.uri(), status);
+    let event = AuditEvent::WebLoginFailed;
+    let reason = status.canonical_reason().unwrap_or("refused");
+    if shared.node.audit.admits_stranger(event, reason, ends.remote.map(|remote| remote.ip())) {
+        refused_to(shared, event, &name, ends, request.uri(), status);
+    }
 }
 
 /// Has a request handled that is recorded if it is done.
@@ -187,8 +203,19 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
     keys.iter().any(|key| key.is_shown(request.headers(), request.uri().path(), &this))
 }
 
+/// What the path of a request names.
+#[derive(Clone, Copy, Default)]
+struct PathNames<'a> {
+    bucket: Option<&'a str>,
+    scope: Option<&'a str>,
+    /// A group of stats, with its arguments.
+    group: Option<&'a str>,
+}
+
 /// A bucket that a user may not select is answered like one that does not exist.
-fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -> Result<(), Box<Response>> {
+fn admit(user: &User, needs: Needs, place: PathNames<'_>) -> Result<(), Box<Response>> {
+    use Privilege as P;
+    let PathNames { bucket, scope, group } = place;
     if bucket.is_some_and(|bucket| !user.may_select(bucket)) {
         return Err(Box::new(no_such_bucket()));
     }
@@ -197,35 +224,34 @@ fn admit(user: &User, needs: Needs, bucket: Option<&str>, scope: Option<&str>) -
         (Some(bucket), None) => user.privileges_in(bucket),
         (None, _) => user.privileges(),
     };
-    let has = |privilege| privileges.has(privilege);
-    match needs {
-        Needs::Nothing | Needs::Anyone | Needs::User | Needs::Bucket => Ok(()),
-        Needs::Export if has(Privilege::StatsExport) => Ok(()),
-        Needs::Export => Err(forbidden("the role external_stats_reader", "StatsExport")),
-        Needs::Figures if has(Privilege::SimpleStats) => Ok(()),
-        Needs::Figures => Err(forbidden("the role data_monitoring", "SimpleStats")),
-        Needs::SomeChanges if has(Privilege::DcpProducer) => Ok(()),
-        Needs::Changes if has(Privilege::DcpProducer) && has(Privilege::DcpStream) => Ok(()),
-        Needs::Changes if has(Privilege::DcpProducer) => {
-            Err(forbidden("the privilege to stream changes of the whole bucket", "DcpStream"))
-        }
-        Needs::Changes | Needs::SomeChanges => {
-            Err(forbidden("the privilege to stream changes", "DcpProducer"))
-        }
-        Needs::BucketAdmin if has(Privilege::Settings) => Ok(()),
-        Needs::BucketAdmin => Err(forbidden("the role bucket_admin", "Settings")),
-        Needs::Collections if has(Privilege::CollectionManagement) => Ok(()),
-        Needs::Collections => Err(forbidden("the role scope_admin", "CollectionManagement")),
-        Needs::Log if has(Privilege::SystemSettings) || has(Privilege::SecurityRead) => Ok(()),
-        Needs::Log => {
-            Err(forbidden("the role admin, cluster_admin, security_admin or ro_admin", "SystemSettings"))
-        }
-        Needs::ReadUsers if has(Privilege::SecurityRead) => Ok(()),
-        Needs::ReadUsers => Err(forbidden("the role security_admin or ro_admin", "SecurityRead")),
-        Needs::ManageUsers if has(Privilege::SecurityManagement) => Ok(()),
-        Needs::ManageUsers => Err(forbidden("the role security_admin", "SecurityManagement")),
-        Needs::Node | Needs::ClusterAdmin => require_cluster_admin(user),
+    let needed: &[Privilege] = match needs {
+        Needs::Nothing | Needs::Anyone | Needs::User | Needs::Bucket => &[],
+        Needs::Export => &[P::StatsExport],
+        Needs::Figures => &[P::SimpleStats],
+        Needs::SomeChanges => &[P::DcpProducer],
+        Needs::Changes => &[P::DcpProducer, P::DcpStream],
+        Needs::BucketAdmin => &[P::Settings],
+        Needs::Collections => &[P::CollectionManagement],
+        Needs::Log if privileges.has(P::SecurityRead) => &[],
+        Needs::Log => &[P::SystemSettings],
+        Needs::ReadUsers => &[P::SecurityRead],
+        Needs::ManageUsers => &[P::SecurityManagement],
+        Needs::FullAdmin if user.is_admin() => &[],
+        Needs::FullAdmin => return Err(lacks_roles("admin", &[P::Administrator])),
+        Needs::Node | Needs::ClusterAdmin => return require_cluster_admin(user),
+    };
+    if needed.iter().all(|privilege| privileges.has(*privilege)) {
+        return Ok(());
     }
+    Err(match needs {
+        Needs::Log => lacks_roles("ro_admin, security_admin, cluster_admin or admin", needed),
+        // What is behind the address may need more: a role is named that has that, too.
+        Needs::SomeChanges => lacks(&[P::DcpProducer, P::DcpStream], bucket.unwrap_or(ALL_BUCKETS), None),
+        Needs::Figures if group.is_some() => {
+            lacks_roles(&grants_for(group.unwrap_or_default().as_bytes(), bucket), needed)
+        }
+        _ => lacks(needed, bucket.unwrap_or(ALL_BUCKETS), scope),
+    })
 }
 
 #[cfg(all(test, debug_assertions))]
@@ -254,7 +280,9 @@ mod tests {
 
     #[test]
     fn what_is_the_clusters_is_not_for_the_administrator_of_a_bucket() {
-        let may = |roles, needs, bucket| admit(&user(roles), needs, bucket, None).is_ok();
+        let may = |roles, needs, bucket| {
+            admit(&user(roles), needs, PathNames { bucket, ..PathNames::default() }).is_ok()
+        };
         for needs in [Needs::ClusterAdmin, Needs::Node] {
             assert!(may("admin", needs, None) && may("cluster_admin", needs, None), "{needs:?}");
             for bucket in [None, Some("default")] {

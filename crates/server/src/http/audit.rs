@@ -129,6 +129,7 @@ static AUDITED: &[AuditedRoute] = {
             E::CertificatesConfigured,
             &[Self_, Form("state", "state"), Json("prefixes", "prefixes")],
         ),
+        audited("DELETE", "/settings/clientCertAuth", E::CertificatesConfigured, &[Is("state", "unset")]),
         audited("POST", super::encryption_keys::PATH, E::EncryptionKeysRotated, &[]),
         audited("POST", super::node_secret::PATH, E::NodeSecretRotated, &[]),
         audited("POST", super::certificates::PATH, E::CertificatesRead, &[]),
@@ -139,6 +140,12 @@ static AUDITED: &[AuditedRoute] = {
             "/settings/security/{service}",
             E::SecurityConfigured,
             &[Param("service", "service"), Settings],
+        ),
+        audited(
+            "DELETE",
+            "/settings/security/{service}",
+            E::SecurityConfigured,
+            &[Param("service", "unset")],
         ),
         audited(
             "DELETE",

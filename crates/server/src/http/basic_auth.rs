@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::audit::events::AuditEvent;
 use ::node::password_check::{self, Checked};
 use ::node::stale_users;
 use ::node::user::{Derivation, PasswordCheck, User};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,40 +19,63 @@ use super::shared::Shared;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
+/// Whether a request is let through although it cannot be recorded: otherwise nobody could have the node go on without the
+/// audit log.
+pub(super) fn is_way_out(uri: &Uri) -> bool {
+    uri.path().starts_with("/settings/audit")
+}
+
 /// The user, if name and password are right, and not too many of that address were wrong. Who gives none is the user that
-/// the client's certificate stands for, if it has shown one.
+/// the client's certificate stands for, if it has shown one. Every login over HTTP comes by here, and none is let through
+/// that must be recorded and cannot be.
 pub(super) async fn authenticate(
     shared: &Shared,
+    uri: &Uri,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
     certified: Option<&str>,
 ) -> Result<Caller, Box<Response>> {
+    if !is_way_out(uri)
+        && let Err(why) = shared.node.audit.admit(AuditEvent::WebLoginFailed)
+    {
+        return Err(try_again(&format!("{why}.\n")));
+    }
     if let Some(name) = certified.filter(|_| names_nobody(headers)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         let user = user.ok_or_else(|| unknown_certified(shared, name))?;
         return let_in(shared, user);
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
-    let (logins, now) = (&shared.node.logins, shared.node.env().clock.monotonic());
-    if let Some(wait) = peer.and_then(|peer| logins.admit(peer, name.as_bytes(), now).err()) {
-        return Err(must_wait(wait));
-    }
+    let (logins, now) = (&shared.node.logins, || shared.node.env().clock.monotonic());
+    // It counts as wrong until it is found right, or was not looked at. If the client does not wait for that, it stays
+    // counted: the password is checked all the same.
+    let attempt =
+        peer.map(|peer| logins.admit(peer, name.as_bytes(), now())).transpose().map_err(must_wait)?;
     let checked = shared.node.accounts().users().check(
         name.as_bytes(),
         password.as_bytes(),
         &*shared.node.env().random,
     );
-    let user = match checked {
-        PasswordCheck::Right(user) => Some(user),
-        PasswordCheck::Wrong => None,
-        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await?,
+    let checked = match checked {
+        PasswordCheck::Right(user) => Checked::Right(user),
+        PasswordCheck::Wrong => Checked::Wrong,
+        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await,
     };
-    match (&user, peer) {
-        (Some(_), Some(peer)) => logins.succeeded(peer, name.as_bytes(), now),
-        (None, Some(peer)) => logins.failed(peer, name.as_bytes(), now),
-        (_, None) => {}
+    match (checked, attempt) {
+        (Checked::Right(user), attempt) => {
+            if let Some(attempt) = attempt {
+                logins.succeeded(attempt, now());
+            }
+            let_in(shared, user)
+        }
+        (Checked::Wrong, _) => Err(refused()),
+        (Checked::NoRoom, attempt) => {
+            if let Some(attempt) = attempt {
+                logins.unchecked(attempt, now());
+            }
+            Err(busy())
+        }
     }
-    let_in(shared, user.ok_or_else(refused)?)
 }
 
 /// Whether a request has no name and no password. SDKs send both empty where their users have certificates.
@@ -65,30 +89,26 @@ fn let_in(shared: &Shared, user: Arc<User>) -> Result<Caller, Box<Response>> {
     if stale_users::lets_in(&shared.node, &user) {
         return Ok(Caller(user));
     }
-    let what = format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED);
-    Err(Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response()))
+    Err(try_again(&format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED)))
 }
 
-/// Has keys derived of a password on a thread for that; the user, if it is right.
-async fn derive(
-    shared: &Shared,
-    peer: Option<IpAddr>,
-    derivation: Box<Derivation>,
-) -> Result<Option<Arc<User>>, Box<Response>> {
+/// Has keys derived of a password on a thread for that.
+async fn derive(shared: &Shared, peer: Option<IpAddr>, derivation: Box<Derivation>) -> Checked {
     let checked = match password_check::derive(&shared.node, peer, derivation) {
         Some(checked) => checked.await,
         None => None,
     };
-    match checked {
-        Some(Checked::Right(user)) => Ok(Some(user)),
-        Some(Checked::Wrong) => Ok(None),
-        Some(Checked::NoRoom) | None => Err(busy()),
-    }
+    checked.unwrap_or(Checked::NoRoom)
 }
 
 fn busy() -> Box<Response> {
-    let what = "Too many passwords wait to be checked: try again.\n";
-    Box::new((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what).into_response())
+    try_again("Too many passwords wait to be checked: try again.\n")
+}
+
+/// The password was not looked at, or its user is not let in now.
+fn try_again(what: &str) -> Box<Response> {
+    let answer = (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], what.to_owned());
+    Box::new(answer.into_response())
 }
 
 /// The request names no user, or not as basic authentication does.

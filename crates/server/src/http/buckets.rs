@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use ::node::at_rest::progress;
 use ::node::cluster_map::capabilities::capabilities;
 use ::node::config::BucketSpec;
+use ::node::encryption_progress::EncryptionProgress;
 use ::node::form::escaped;
 use ::node::privilege::Privilege;
 use ::node::user::User;
@@ -172,9 +174,29 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         told["autoCompactionSettings"] = json!(false);
         let has_key = node.env().disk.beneath().is_some();
         told["encryptionAtRest"] = json!(has_key && settings.is_on(Key::EncryptionAtRest));
+        if let Some(found) = progress::last(node, &spec.name) {
+            told["encryptionAtRestInfo"] = encryption_info(&found);
+        }
         told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
     }
     told
+}
+
+/// How far the files of a bucket are encrypted on this node.
+fn encryption_info(found: &EncryptionProgress) -> Value {
+    let status = match found.in_clear.files {
+        0 => "encrypted",
+        files if files < found.all.files => "partiallyEncrypted",
+        _ => "unencrypted",
+    };
+    json!({
+        "dataStatus": status,
+        "dekNumber": found.keys,
+        "filesInClear": found.in_clear.files,
+        "bytesInClear": found.in_clear.bytes,
+        "filesOutdated": found.outdated.files,
+        "bytesOutdated": found.outdated.bytes,
+    })
 }
 
 #[cfg(test)]

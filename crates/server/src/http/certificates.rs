@@ -17,7 +17,7 @@ use super::shared::Shared;
 pub(super) const PATH: &str = "/node/controller/reloadCertificate";
 
 /// `POST` of [`PATH`]: whether the files are others than those that connections are made with, which from now on are the
-/// new ones; and when the certificate ends, in seconds of Unix time.
+/// new ones; when the certificate ends, in seconds of Unix time; and what it is not for.
 pub(super) async fn reload(State(shared): State<Shared>) -> Response {
     let Some(tls) = shared.peer_tls.own().cloned() else {
         return refused("this node does not speak TLS: start it with tls-cert and tls-key");
@@ -25,11 +25,12 @@ pub(super) async fn reload(State(shared): State<Shared>) -> Response {
     let node = Arc::clone(&shared.node);
     let reading = on_a_thread(&shared, move |_| {
         let reloaded = tls.reload_same(node.env());
-        Ok::<_, BucketError>(reloaded.map(|changed| (changed, tls.note_end(&node))))
+        Ok::<_, BucketError>(reloaded.map(|changed| (changed, tls.note_end(&node), tls.unfit(&node))))
     });
     match reading.await {
-        Ok(Ok((changed, valid_until))) => {
-            Json(json!({ "changed": changed, "validUntil": valid_until })).into_response()
+        Ok(Ok((changed, valid_until, warnings))) => {
+            let told = json!({ "changed": changed, "validUntil": valid_until, "warnings": warnings });
+            Json(told).into_response()
         }
         Ok(Err(error)) => {
             let what = format!("certificate or key cannot be used, and those before are kept: {error}");

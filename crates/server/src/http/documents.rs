@@ -28,7 +28,7 @@ use super::acting::{
 };
 use super::basic_auth::Caller;
 use super::query::Query;
-use super::rights::{forbidden, rights_in};
+use super::rights::{lacks, rights_in};
 use super::settings::find;
 use super::shared::Shared;
 use crate::links::acting::{Acting, KvAnswer, KvRequest};
@@ -93,20 +93,20 @@ fn within(
     let Some(id) = there.map(|there| there.id) else {
         // Who may not read anywhere does not learn which collections there are.
         if !needed.iter().any(|one| rights.anywhere().has(*one)) {
-            return Err(missing(needed));
+            return Err(missing(needed, &bucket, scope));
         }
         let why = format!("bucket {} has no collection {scope}.{collection}", bucket.name());
         return Err(refused(StatusCode::NOT_FOUND, &why));
     };
     if !needed.iter().any(|one| rights.in_collection(id).has(*one)) {
-        return Err(missing(needed));
+        return Err(missing(needed, &bucket, scope));
     }
     Ok(Within { bucket, collection: id })
 }
 
-fn missing(needed: &[Privilege]) -> Refused {
-    let name = needed.first().map_or("Read", |privilege| privilege.name());
-    forbidden(&format!("the privilege {name} in the collection"), name)
+/// The first of the privileges would have been enough.
+fn missing(needed: &[Privilege], bucket: &Bucket, scope: &str) -> Refused {
+    lacks(needed.get(..1).unwrap_or_default(), bucket.name(), Some(scope))
 }
 
 impl Within {

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use super::connections;
 use super::shared::Shared;
 
-/// Figures of a bucket with many collections take a tenth of a second: they are made where stats of all vBuckets are, not
-/// on the thread that answers everything else over HTTP.
+/// Figures of many buckets, in which much changed, take tens of milliseconds: they are made where stats of all vBuckets are,
+/// not on the thread that answers everything else over HTTP.
 pub(super) async fn metrics(State(shared): State<Shared>, request: Request) -> Response {
     let (node, peer) = (Arc::clone(&shared.node), connections::peer(&request));
     drop(request);

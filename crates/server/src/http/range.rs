@@ -24,7 +24,7 @@ use super::metrics::too_many_wait;
 use super::nodes;
 use super::query::Query;
 use super::range_request::{Across, MOST_PATTERNS, RangeRequest, of_json, of_query};
-use super::rights::forbidden;
+use super::rights::lacks;
 use super::sample_requests::ask_node;
 use super::shared::{Shared, view_of};
 
@@ -176,7 +176,7 @@ fn require_some(shared: &Shared, user: &User) -> Result<(), Refused> {
     if sees_some || sees_node(&shared.node, user) {
         return Ok(());
     }
-    Err(forbidden("the role data_monitoring", "SimpleStats"))
+    Err(lacks(&[Privilege::SimpleStats], "*", None))
 }
 
 /// A node that is asked.

@@ -1,7 +1,7 @@
 //! What handlers ask of users, beside what the address asks.
 
 use ::node::privilege::{Privilege, Privileges};
-use ::node::roles::Rights;
+use ::node::roles::{Rights, grants_with};
 use ::node::user::User;
 use axum::Json;
 use axum::http::StatusCode;
@@ -22,10 +22,19 @@ pub(super) fn require_cluster_admin(user: &User) -> Result<(), Box<Response>> {
     if is_admin || (planted::is(Bug::BucketAdminRulesCluster) && rules()) {
         return Ok(());
     }
-    Err(forbidden("the role admin or cluster_admin", "SystemSettings"))
+    Err(lacks(&[Privilege::SystemSettings], "*", None))
 }
 
-pub(super) fn forbidden(what: &str, privilege: &str) -> Box<Response> {
-    let message = json!({ "message": format!("Forbidden. User needs {what}"), "permissions": [privilege] });
-    Box::new((StatusCode::FORBIDDEN, Json(message)).into_response())
+/// What a user is answered who lacks one of these privileges in a bucket, or in a scope of it: roles that give them all.
+pub(super) fn lacks(needed: &[Privilege], bucket: &str, scope: Option<&str>) -> Box<Response> {
+    lacks_roles(&grants_with(needed, bucket, scope), needed)
+}
+
+/// The same with roles that are known already.
+pub(super) fn lacks_roles(grants: &str, needed: &[Privilege]) -> Box<Response> {
+    let one = if grants.contains(" or ") { "one of the roles" } else { "the role" };
+    let permissions: Vec<&str> = needed.iter().map(|privilege| privilege.name()).collect();
+    let message = format!("Forbidden. User needs {one} {grants}");
+    let told = json!({ "message": message, "permissions": permissions });
+    Box::new((StatusCode::FORBIDDEN, Json(told)).into_response())
 }

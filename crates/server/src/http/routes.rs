@@ -215,7 +215,7 @@ fn cluster_routes() -> Vec<Route> {
 }
 
 fn user_routes() -> Vec<Route> {
-    use Needs::{ManageUsers, ReadUsers, User};
+    use Needs::{FullAdmin, ManageUsers, ReadUsers, User};
     const DOMAIN: &str = "/settings/rbac/users/{domain}";
     const USER: &str = "/settings/rbac/users/{domain}/{user}";
     const GROUP: &str = "/settings/rbac/groups/{group}";
@@ -223,7 +223,7 @@ fn user_routes() -> Vec<Route> {
         get("/whoami", User, users::who_am_i),
         get("/settings/rbac/roles", ReadUsers, users::list_roles),
         // The handler asks for a full administrator.
-        get("/settings/rbac/backup", ManageUsers, users::backup),
+        get("/settings/rbac/backup", FullAdmin, users::backup),
         get("/settings/rbac/users", ReadUsers, user_lists::list),
         get(DOMAIN, ReadUsers, user_lists::list_domain),
         get(USER, ReadUsers, users::show),
@@ -244,10 +244,12 @@ fn user_routes() -> Vec<Route> {
         get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit_settings::other_descriptors),
         get("/settings/clientCertAuth", ReadUsers, security::client_certificates),
         post("/settings/clientCertAuth", ManageUsers, security::change_client_certificates),
+        delete("/settings/clientCertAuth", ManageUsers, security::unset_client_certificates),
         get("/settings/security", ReadUsers, security::show),
         post("/settings/security", ManageUsers, security::change),
         get("/settings/security/{service}", ReadUsers, security::show_service),
         post("/settings/security/{service}", ManageUsers, security::change_service),
+        delete("/settings/security/{service}", ManageUsers, security::unset),
         delete("/settings/security/{service}/{field}", ManageUsers, security::unset_service),
         get("/settings/passwordPolicy", ReadUsers, users::policy),
         post("/settings/passwordPolicy", ManageUsers, users::set_policy),

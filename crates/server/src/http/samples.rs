@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::node::Node;
+use ::node::at_rest::progress;
 use ::node::stats::agent_rows::{AGENT_ROWS_EVERY, AgentRows};
 use ::node::stats::history::{self, History};
 use ::node::stats::latency::{LatencyCounts, Percentiles};
@@ -126,7 +127,7 @@ impl Counted {
     }
 }
 
-/// Looks at memory alone: each vBucket is locked once.
+/// Looks at memory alone, at vBuckets that changed.
 fn look(node: &Node, bucket: &Arc<Bucket>) -> (Counted, Sample) {
     let (stats, clock) = (bucket.stats(), &node.env().clock);
     let (all, active) = (stats.all(), stats.of(VbState::Active));
@@ -173,6 +174,7 @@ pub(super) async fn run(node: Arc<Node>, Taken { samples, agent_rows, kept }: Ta
     let mut ticks: u64 = 0;
     loop {
         next.tick().await;
+        look_at_files(&node);
         samples.take(&node);
         agent_rows.take(&node, &kept);
         if ticks.is_multiple_of(history::EVERY_S / EVERY.as_secs()) {
@@ -180,6 +182,17 @@ pub(super) async fn run(node: Arc<Node>, Taken { samples, agent_rows, kept }: Ta
         }
         ticks += 1;
     }
+}
+
+/// Has the files of buckets looked at elsewhere that are being encrypted, or whose keys were changed.
+fn look_at_files(node: &Arc<Node>) {
+    let due = progress::due(node);
+    if due.is_empty() {
+        return;
+    }
+    let of = Arc::clone(node);
+    // If too much waits there, the next tick tries again.
+    let _ = node.lanes().overviews.begin(node.env(), None, move || progress::look_at(&of, &due));
 }
 
 impl Samples {

@@ -16,13 +16,16 @@ use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
 use super::connections::By;
-use super::rights::forbidden;
+use super::rights::lacks_roles;
 use super::shared::Shared;
 use super::users::{self, Answered, UsersAnswer};
 use crate::tls::{TlsError, cipher_suite_names};
 
 /// Settings that only a node with TLS has any use of.
 const OF_TLS: [&str; 3] = ["tlsMinVersion", "cipherSuites", "honorCipherOrder"];
+/// Settings that can be taken back.
+const OF_ALL: [&str; 5] =
+    ["tlsMinVersion", "cipherSuites", "honorCipherOrder", "disableUIOverHttp", "disableUIOverHttps"];
 const NO_TLS: &str = "this node does not speak TLS: start it with --tls-cert and --tls-key";
 
 /// What TLS is spoken with; `None` if the node does not speak it.
@@ -46,7 +49,7 @@ fn wrong(what: &[String]) -> UsersAnswer {
 fn of_tls(error: &TlsError) -> String {
     match error {
         TlsError::Suites(error) => format!("cipherSuites - {error}"),
-        TlsError::NoCa => format!("state - {error}"),
+        TlsError::NoCa | TlsError::NotForClients(_) => format!("state - {error}"),
         _ => format!("_ - {error}"),
     }
 }
@@ -156,6 +159,16 @@ pub(super) async fn unset_service(
         .await
 }
 
+/// `DELETE /settings/security/FIELD`: what flags and configuration say counts again.
+pub(super) async fn unset(State(shared): State<Shared>, Path(field): Path<String>) -> Answered {
+    if SecuritySettings::default().unset(&field).is_none() {
+        let fields = OF_ALL.join(", ");
+        let told = format!("there is no setting {field:?} to take back: there are {fields}\n");
+        return Err((StatusCode::NOT_FOUND, told).into_response().into());
+    }
+    set(&shared, move |present| Ok(present.unset(&field).unwrap_or_else(|| present.clone()))).await
+}
+
 /// `POST /settings/security`: what the form does not name stays.
 pub(super) async fn change(State(shared): State<Shared>, body: Bytes) -> Answered {
     let fields = form::parse(&body);
@@ -188,7 +201,7 @@ pub(super) async fn change_client_certificates(
     body: Bytes,
 ) -> Answered {
     if !caller.0.is_admin() {
-        return Err((*forbidden("the role admin", "ClusterManagement")).into());
+        return Err((*lacks_roles("admin", &[])).into());
     }
     let clients = ClientCertificates::parse(&body).map_err(|errors| wrong(&errors))?;
     let Json(present) = client_certificates(State(shared.clone())).await;
@@ -199,6 +212,18 @@ pub(super) async fn change_client_certificates(
         Ok(SecuritySettings { client_certificates: Some(clients.clone()), ..present.clone() })
     })
     .await
+}
+
+/// `DELETE /settings/clientCertAuth`: what flags and configuration say counts again. As with the change it is for full
+/// administrators.
+pub(super) async fn unset_client_certificates(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Answered {
+    if !caller.0.is_admin() {
+        return Err((*lacks_roles("admin", &[])).into());
+    }
+    set(&shared, |present| Ok(SecuritySettings { client_certificates: None, ..present.clone() })).await
 }
 
 /// Why a state cannot be what clients' certificates are now; `present` is what is set.

@@ -100,7 +100,8 @@ pub(super) async fn administrator(State(shared): State<Shared>, request: Request
         request.headers_mut().insert(header::AUTHORIZATION, login);
     }
     // A login like any other: guesses are counted and recorded.
-    match authenticate(&shared, request.headers(), connections::peer(&request), None).await {
+    let (uri, headers, peer) = (request.uri(), request.headers(), connections::peer(&request));
+    match authenticate(&shared, uri, headers, peer, None).await {
         Ok(caller) if caller.0.is_admin() => {
             let host = shared.node.address().host.as_deref().unwrap_or("127.0.0.1").to_owned();
             Json(json!({ "newBaseUri": format!("http://{host}:{own_port}/") })).into_response()
@@ -133,12 +134,11 @@ async fn answer(request: Request, look: impl FnOnce(&[(String, String)]) -> Resu
     }
 }
 
-/// The fields of a form.
+/// The fields of a form; access has seen to it that all of it is there, and small.
 async fn fields_of(
     request: Request,
 ) -> Result<(axum::http::request::Parts, Vec<(String, String)>), Box<Response>> {
     let (parts, body) = request.into_parts();
-    // All of it has come: see `access::check`.
     let body: Bytes = axum::body::to_bytes(body, usize::MAX)
         .await
         .map_err(|_| Box::new(StatusCode::BAD_REQUEST.into_response()))?;

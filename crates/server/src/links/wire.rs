@@ -15,7 +15,7 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::tls::Transport;
+use crate::tls::{self, Transport};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -171,9 +171,15 @@ impl LinkWire for Wire {
     fn poll_turn(&mut self, reads: bool, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         self.poll_ready(reads, cx).map_err(|error| match error {
             LinkError::Io(error) if self.is_encrypted() && error.kind() == io::ErrorKind::InvalidData => {
-                LinkError::Tls(error.to_string())
+                LinkError::Tls(told(&error))
             }
             error => error,
         })
     }
+}
+
+/// A failure of TLS, and what to do about it.
+fn told(error: &io::Error) -> String {
+    let of_tls = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>());
+    of_tls.map_or_else(|| error.to_string(), |of_tls| format!("{error}; {}", tls::cure(of_tls)))
 }

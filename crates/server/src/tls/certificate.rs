@@ -11,6 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use super::client_cas::ClientCas;
 use super::identity;
 use super::spoken::Spoken;
 
@@ -25,6 +26,12 @@ pub enum CertificateError {
         "it is a certificate of X.509 version 1, which TLS does not accept: make one of version 3, with extensions"
     )]
     Version1,
+    /// The key needs a password.
+    #[error(
+        "it is encrypted with a password, which a node cannot be given: write it without one (openssl pkey -in \
+         ENCRYPTED.key -out NODE.key), readable by the node's user alone"
+    )]
+    Encrypted,
     /// Something in the file is no certificate or no key.
     #[error("it holds something that cannot be used: {0}")]
     Invalid(String),
@@ -60,7 +67,16 @@ fn invalid(error: impl fmt::Display) -> CertificateError {
 
 /// The key of a text in PEM: PKCS#8, PKCS#1 or SEC1, not encrypted.
 fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(invalid)
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match is_encrypted(pem) {
+        true => CertificateError::Encrypted,
+        false => invalid(error),
+    })
+}
+
+/// Whether a text in PEM has a key that needs a password, in PKCS#8 or as OpenSSL wrote them before.
+fn is_encrypted(pem: &[u8]) -> bool {
+    let marks: [&[u8]; 2] = [b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED"];
+    pem.split(|byte| *byte == b'\n').any(|line| marks.iter().any(|mark| line.starts_with(mark)))
 }
 
 /// Whether a server with this key can agree with some client on what is spoken.
@@ -104,19 +120,16 @@ fn refused(error: &rustls::Error, first: Option<&CertificateDer<'_>>) -> PairErr
     }
 }
 
-/// Verifies the certificates of clients, which a CA of `roots` must have signed. With `ClientAuth::Off` the node asks no
-/// client for one.
+/// Verifies the certificates of clients, which one of these CAs must have signed that has not expired. With
+/// `ClientAuth::Off` the node asks no client for one.
 pub(super) fn client_verifier(
-    roots: Option<&RootCertStore>,
+    cas: Option<&[CertificateDer<'static>]>,
     auth: ClientAuth,
 ) -> Result<Arc<dyn ClientCertVerifier>, CertificateError> {
-    let (Some(roots), ClientAuth::Optional | ClientAuth::Required) = (roots, auth) else {
+    let (Some(cas), ClientAuth::Optional | ClientAuth::Required) = (cas, auth) else {
         return Ok(WebPkiClientVerifier::no_client_auth());
     };
-    let provider = Arc::new(ring::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider);
-    let builder = if auth == ClientAuth::Optional { builder.allow_unauthenticated() } else { builder };
-    builder.build().map_err(invalid)
+    Ok(Arc::new(ClientCas::new(cas, auth).map_err(invalid)?))
 }
 
 /// The CAs of a text in PEM, at least one.

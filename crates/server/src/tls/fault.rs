@@ -18,10 +18,41 @@ pub(super) fn of(error: &Error) -> &'static str {
     }
 }
 
+/// What to do about a server that a node does not agree with, in words that follow the error.
+pub(crate) fn cure(error: &Error) -> &'static str {
+    match error {
+        Error::AlertReceived(AlertDescription::UnsupportedCertificate) => {
+            "the source refuses the certificate of this node (tls-cert): if it has an extended key usage, that needs clientAuth \
+             beside serverAuth"
+        }
+        Error::AlertReceived(AlertDescription::UnknownCA) => {
+            "the source does not know the CA of this node's certificate: its tls-ca needs it"
+        }
+        Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "the source says that the certificate of this node, or the CA of it, has expired: put a new one into the place of \
+             tls-cert and tls-key"
+        }
+        Error::AlertReceived(AlertDescription::BadCertificate | AlertDescription::CertificateUnknown) => {
+            "the source does not accept the certificate of this node (tls-cert): its log says why"
+        }
+        Error::InvalidCertificate(
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
+        ) => {
+            "the certificate of the source has an extended key usage without serverAuth: it needs another one"
+        }
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "the source needs a new certificate in the place of its tls-cert and tls-key"
+        }
+        _ => "the source needs tls-cert and tls-key, with a certificate for this host by a CA of tls-ca",
+    }
+}
+
 fn of_certificate(error: &CertificateError) -> &'static str {
     match error {
         CertificateError::UnknownIssuer => "its certificate is of a CA that this node does not know (tls-ca)",
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate, or the CA of it, has expired"
+        }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "its certificate is not valid yet: compare the clocks"
         }
@@ -69,6 +100,14 @@ fn of_alert(alert: AlertDescription) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cure_is_for_the_node_that_has_the_fault() {
+        let refused = cure(&Error::AlertReceived(AlertDescription::UnsupportedCertificate));
+        assert!(refused.contains("the certificate of this node") && refused.contains("clientAuth"));
+        let unknown = cure(&Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        assert!(unknown.contains("a certificate for this host by a CA of tls-ca"));
+    }
 
     #[test]
     fn what_is_wrong_with_a_certificate_is_told() {

@@ -8,7 +8,7 @@ use ::node::config::{ClientAuth, ClientNameRule};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::certificate::{PairError, certificates, client_verifier, roots, server_config};
+use super::certificate::{PairError, certificates, client_verifier, server_config};
 use super::{Spoken, client_of, fault, identity};
 
 /// The most that the node answers before a session is agreed on: its certificate and little beside it.
@@ -16,9 +16,9 @@ const MOST_ANSWER_BYTES: usize = 16 << 10;
 
 /// Any bytes as all that files in PEM are read for, and as a certificate as it is sent.
 pub fn fuzz_pem(bytes: &[u8]) {
-    let (known, spoken) = (roots(bytes).ok(), Spoken::any());
+    let (known, spoken) = (certificates(bytes).ok(), Spoken::any());
     for auth in [ClientAuth::Off, ClientAuth::Optional, ClientAuth::Required] {
-        if let Ok(clients) = client_verifier(known.as_ref(), auth) {
+        if let Ok(clients) = client_verifier(known.as_deref(), auth) {
             let _ = server_config(bytes, bytes, clients, &spoken);
         }
     }
@@ -27,11 +27,13 @@ pub fn fuzz_pem(bytes: &[u8]) {
     let rules: Vec<ClientNameRule> = rules.iter().filter_map(|rule| rule.parse().ok()).collect();
     let look = |certificate: &CertificateDer<'_>| {
         let _ = (identity::user(certificate, &rules), identity::is_version_1(certificate));
+        let _ = (identity::names(certificate), identity::is_for(certificate, "localhost"));
     };
     let chain = certificates(bytes).unwrap_or_default();
     chain.iter().for_each(look);
     look(&CertificateDer::from(bytes));
-    let _ = identity::valid_until_s(&chain);
+    let _ = (identity::valid_until_s(&chain), identity::ends(&chain));
+    let _ = identity::leaves_out(&chain, identity::Purpose::Client);
 }
 
 /// A node and a client that can agree on a session.
@@ -47,7 +49,7 @@ impl Handshakes {
     ///
     /// They are none.
     pub fn new(certificate: &[u8], key: &[u8]) -> Result<Handshakes, PairError> {
-        let known = roots(certificate).map_err(PairError::Certificate)?;
+        let known = certificates(certificate).map_err(PairError::Certificate)?;
         // Certificates of clients are looked at, too.
         let clients = client_verifier(Some(&known), ClientAuth::Optional).map_err(PairError::Certificate)?;
         let server = server_config(certificate, key, clients, &Spoken::any())?;

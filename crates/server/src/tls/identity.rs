@@ -1,7 +1,11 @@
-//! What a certificate tells: whom it stands for, and until when it is valid.
+//! What a certificate tells: whom it stands for, which names and purposes it is for, and until when it is valid.
+
+use std::net::IpAddr;
 
 use ::node::config::{CertificateField, ClientNameRule};
-use rustls::pki_types::CertificateDer;
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -36,6 +40,71 @@ fn values(certificate: &X509Certificate<'_>, field: CertificateField) -> Vec<Str
 pub(super) fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
     let parsed = X509Certificate::from_der(certificate);
     parsed.is_ok_and(|(_, certificate)| certificate.version() == X509Version::V1)
+}
+
+/// A use of a certificate that an extended key usage may leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// What a node shows to clients is for servers.
+    Server,
+    /// What a node shows to other nodes that ask for certificates is for clients.
+    Client,
+}
+
+/// Whether one of these certificates has an extended key usage without this purpose: who verifies it for that refuses it.
+/// `anyExtendedKeyUsage` does not count, as with webpki.
+pub(super) fn leaves_out(chain: &[CertificateDer<'_>], purpose: Purpose) -> bool {
+    chain.iter().any(|certificate| {
+        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+        let Ok(Some(usage)) = certificate.extended_key_usage() else { return false };
+        match purpose {
+            Purpose::Server => !usage.value.server_auth,
+            Purpose::Client => !usage.value.client_auth,
+        }
+    })
+}
+
+/// The names and addresses that a certificate is for.
+pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|ip| ip.to_string()),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(name).collect()
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+/// Whether clients that look for this host in the certificate accept it. What is no host at all is not looked for.
+pub(super) fn is_for(certificate: &CertificateDer<'_>, host: &str) -> bool {
+    let Ok(name) = ServerName::try_from(host) else { return true };
+    let parsed = ParsedCertificate::try_from(certificate);
+    parsed.is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
+}
+
+/// The end of a CA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CaEnd {
+    /// Its subject.
+    pub(super) name: String,
+    /// The last second of Unix time in which it is valid.
+    pub(super) last_s: u64,
+}
+
+/// When each of these CAs ends; one that tells no end has none.
+pub(super) fn ends(cas: &[CertificateDer<'_>]) -> Vec<CaEnd> {
+    let end = |certificate: &CertificateDer<'_>| {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let last_s = certificate.validity().not_after.timestamp().max(0).unsigned_abs();
+        Some(CaEnd { name: certificate.subject().to_string(), last_s })
+    };
+    cas.iter().filter_map(end).collect()
 }
 
 /// When the first of these certificates to end is not valid any more, in seconds of Unix time.

@@ -1,6 +1,7 @@
 //! TLS with clients and between nodes: certificate and key from files, which may be replaced while the node runs.
 
 mod certificate;
+mod client_cas;
 mod fault;
 pub mod fuzz;
 mod identity;
@@ -8,6 +9,7 @@ mod peers;
 mod spoken;
 mod stream;
 mod transport;
+mod unfit;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ use ::node::kept_users::security::{SecuritySettings, TlsService};
 pub use self::certificate::{CertificateError, PairError};
 use self::certificate::{can_serve, certificates, client_verifier, server_config};
 pub(crate) use self::certificate::{client_config, roots};
+pub(crate) use self::fault::cure;
 pub(crate) use self::peers::PeerTls;
 pub use self::peers::server_name;
 pub(crate) use self::spoken::Spoken;
@@ -36,14 +39,12 @@ pub use self::spoken::SuiteError;
 pub(crate) use self::spoken::all_names as cipher_suite_names;
 use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
+use self::unfit::{DAY_S, Shown};
 
 /// How long a client may take to agree on encryption, in seconds.
 pub(crate) const HANDSHAKE_S: u64 = 10;
 /// The largest file of certificates or of a key.
 const MOST_FILE_BYTES: usize = 1 << 20;
-const DAY_S: u64 = 24 * 60 * 60;
-/// From this number of days before its end a certificate is warned of.
-const SOON_DAYS: u64 = 30;
 /// Between two looks at whether the files have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -100,9 +101,18 @@ pub enum TlsError {
     },
     /// Clients must show certificates that no CA is there for.
     #[error(
-        "clients are asked for certificates, and no CA is given to know them by: start the node with --tls-ca, or have          clients log in otherwise (--tls-client-auth off, or state disable at /settings/clientCertAuth)"
+        "clients are asked for certificates, and no CA is given to know them by: start the node with --tls-ca, or have clients log in otherwise (--tls-client-auth off, or state disable at /settings/clientCertAuth)"
     )]
     NoCa,
+    /// Other nodes ask for certificates, and this node's is not for that.
+    #[error(
+        "{}: its extended key usage has no clientAuth; the other nodes of the cluster ask for certificates (tls-client-auth \
+         with cluster-encryption), would refuse this one, and nothing would be replicated: have the CA issue one with both \
+         serverAuth and clientAuth, as stave certs init does, or one without an extended key usage, or set tls-client-auth \
+         to off on all nodes",
+        .0.display()
+    )]
+    NotForClients(PathBuf),
     /// Nothing can be spoken with the cipher suites.
     #[error("tls-cipher-suites: {0}")]
     Suites(SuiteError),
@@ -118,19 +128,11 @@ pub enum TlsError {
     },
 }
 
-/// What is said of a certificate with an end at `end_s`, both in seconds of Unix time; nothing while that is far away.
-fn warning(end_s: u64, now_s: u64) -> Option<String> {
-    let left_s = end_s.saturating_sub(now_s);
-    if left_s == 0 {
-        return Some("the node's certificate is not valid any more: clients refuse it".to_owned());
-    }
-    let days = left_s / DAY_S;
-    (days < SOON_DAYS).then(|| format!("the node's certificate is valid for {days} more days"))
-}
-
 /// What encrypted connections are made with. Connections that are there keep what they were made with.
 pub struct Tls {
     present: Mutex<Present>,
+    /// Whether the node is a member of a cluster: it shows its certificate to other nodes, too.
+    is_member: bool,
     /// Held by the one change that is being worked out; taken first.
     changing: Mutex<()>,
 }
@@ -161,8 +163,8 @@ struct Made {
     data: MadeFor,
     /// For HTTP.
     cluster_manager: MadeFor,
-    /// When the node's own certificate is not valid any more, in seconds of Unix time.
-    valid_until_s: Option<u64>,
+    /// What is known of the certificates.
+    shown: Shown,
 }
 
 /// What connections for one service are made with.
@@ -202,11 +204,13 @@ impl Files {
             key: config.key.clone(),
             error: PairError::Certificate(error),
         })?;
+        let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
+        let cas = self.ca.as_deref().map(certificates).transpose().map_err(of_ca)?;
         let make = |service| self.make_for(&settings.over_for(service, config));
         Ok(Made {
             data: make(TlsService::Data)?,
             cluster_manager: make(TlsService::ClusterManager)?,
-            valid_until_s: identity::valid_until_s(&chain),
+            shown: Shown::new(chain, cas.unwrap_or_default()),
         })
     }
 
@@ -223,7 +227,8 @@ impl Files {
         }
         let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
         let roots = self.ca.as_deref().map(roots).transpose().map_err(of_ca)?;
-        let clients = client_verifier(roots.as_ref(), config.client_auth).map_err(of_ca)?;
+        let cas = self.ca.as_deref().map(certificates).transpose().map_err(of_ca)?;
+        let clients = client_verifier(cas.as_deref(), config.client_auth).map_err(of_ca)?;
         let server = server_config(&self.certificate, &self.key, clients, &spoken).map_err(pair)?;
         if !can_serve(&self.key, &spoken).map_err(pair)? {
             return Err(TlsError::Suites(SuiteError::OtherKey));
@@ -263,24 +268,57 @@ pub(crate) fn with_ca(env: &Env, ca: &Path) -> Result<Arc<ClientConfig>, TlsErro
     })
 }
 
+/// The hosts that clients are told: of this network, and of another one.
+fn hosts_told(node: &Node) -> Vec<String> {
+    let alternate = node.map().alternate().map(|alternate| alternate.host);
+    node.address().host.clone().into_iter().chain(alternate).collect()
+}
+
+/// What the log has been told of the certificates.
+#[derive(Default)]
+struct Told {
+    /// The day on which it was told last that the certificate ends.
+    certificate_day: Option<u64>,
+    /// The same of CAs.
+    ca_day: Option<u64>,
+    /// What they are not for.
+    unfit: Vec<String>,
+}
+
 impl Tls {
-    /// Reads certificate and key.
+    /// Reads certificate and key of a node, which may be a member of a cluster.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or certificate and key cannot be served with.
-    pub fn load(env: &Env, config: &TlsConfig) -> Result<Tls, TlsError> {
+    /// A file cannot be read, certificate and key cannot be served with, or other nodes would refuse the certificate.
+    pub fn load(env: &Env, config: &TlsConfig, is_member: bool) -> Result<Tls, TlsError> {
         let (files, kept) = (Files::read(env, config)?, SecuritySettings::default());
         let made = files.make(config, &kept)?;
+        if is_member && made.shown.is_refused_by_nodes(config) {
+            return Err(TlsError::NotForClients(config.certificate.clone()));
+        }
         let present = Present { config: config.clone(), kept, files, made, is_shut: false };
-        Ok(Tls { present: Mutex::new(present), changing: Mutex::default() })
+        Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
     }
 
-    /// What a person has to know of the end of the node's certificate, if it is near or past. `Err` if it is past.
-    pub fn end(&self, now_s: u64) -> Result<Option<String>, String> {
-        let Some(end_s) = self.present.lock().made.valid_until_s else { return Ok(None) };
-        let told = warning(end_s, now_s);
-        if end_s <= now_s { Err(told.unwrap_or_default()) } else { Ok(told) }
+    /// What a start warns of, a line each: the ends of certificate and CAs, and what the certificate is not for. `hosts`
+    /// are what clients are told.
+    pub(crate) fn warnings(&self, now_s: u64, hosts: &[String]) -> Vec<String> {
+        let present = self.present.lock();
+        let shown = &present.made.shown;
+        let (config, ca) = (&present.config, present.config.ca.as_deref());
+        let end = shown
+            .end(now_s)
+            .map(|what| format!("{what}; put a new one into {}", config.certificate.display()));
+        let cas = shown.ends_of_cas(now_s).into_iter();
+        let cas = cas.map(|what| format!("{}: {what}", ca.unwrap_or(Path::new("tls-ca")).display()));
+        let unfit = shown.unfit(hosts).into_iter();
+        end.into_iter().chain(cas).chain(unfit).collect()
+    }
+
+    /// The same without what is said of ends, for who has put new files into their place.
+    pub(crate) fn unfit(&self, node: &Node) -> Vec<String> {
+        self.present.lock().made.shown.unfit(&hosts_told(node))
     }
 
     /// The configuration that connections are made with, with what was set over HTTP.
@@ -305,7 +343,19 @@ impl Tls {
             let present = self.present.lock();
             (present.files.clone(), present.config.clone())
         };
-        files.make(&config, settings).map(drop)
+        let made = files.make(&config, settings)?;
+        self.fit(&made, &settings.over(&config))
+    }
+
+    /// Refuses what the other nodes would refuse, unless they do so with what is there: then a new certificate may still be
+    /// the better one for clients.
+    fn fit(&self, made: &Made, config: &TlsConfig) -> Result<(), TlsError> {
+        let present = self.present.lock();
+        let was_refused = present.made.shown.is_refused_by_nodes(&present.kept.over(&present.config));
+        match self.is_member && !was_refused && made.shown.is_refused_by_nodes(config) {
+            true => Err(TlsError::NotForClients(config.certificate.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Connections from now on are made by these settings. If that cannot be done, none is made: no client is let in that
@@ -317,6 +367,9 @@ impl Tls {
             (present.files.clone(), present.config.clone())
         };
         let made = files.make(&config, settings);
+        if let Ok(made) = &made {
+            self.warn_of_nodes(made, &settings.over(&config));
+        }
         let mut present = self.present.lock();
         present.kept = settings.clone();
         present.is_shut = made.is_err();
@@ -344,12 +397,29 @@ impl Tls {
         }
     }
 
+    /// What was set over HTTP, on another node or before a certificate was replaced, holds whatever this one's is.
+    fn warn_of_nodes(&self, made: &Made, config: &TlsConfig) {
+        if self.is_member && made.shown.is_refused_by_nodes(config) {
+            let error = TlsError::NotForClients(config.certificate.clone());
+            tracing::error!(
+                event = "certificate_refused_by_nodes",
+                %error,
+                "other nodes refuse the certificate of this node"
+            );
+        }
+    }
+
     /// Tells the node's metrics when its certificate, or one between it and the CA, is not valid any more, in seconds of
-    /// Unix time.
+    /// Unix time; and when the first of the CAs ends.
     pub(crate) fn note_end(&self, node: &Node) -> Option<u64> {
-        let end_s = self.present.lock().made.valid_until_s?;
-        node.workers().accepting().certificate_end_s.store(end_s, Ordering::Relaxed);
-        Some(end_s)
+        let (end_s, ca_end_s) = {
+            let present = self.present.lock();
+            (present.made.shown.end_s(), present.made.shown.first_ca_end_s())
+        };
+        let accepting = node.workers().accepting();
+        accepting.ca_end_s.store(ca_end_s.unwrap_or(0), Ordering::Relaxed);
+        accepting.certificate_end_s.store(end_s?, Ordering::Relaxed);
+        end_s
     }
 
     /// What the next connection to another node is made with, for a service; nothing if it is not said how these are known.
@@ -374,6 +444,7 @@ impl Tls {
             present.kept.clone()
         };
         let made = files.make(config, &kept)?;
+        self.fit(&made, &kept.over(config))?;
         *self.present.lock() = Present { config: config.clone(), kept, files, made, is_shut: false };
         Ok(true)
     }
@@ -397,29 +468,40 @@ impl Tls {
         self.reload(env, &config)
     }
 
-    /// Tells the node when its certificate ends, and the log if that is soon: `warned` is the day of the last time.
-    fn look_at_end(&self, node: &Node, warned: &mut Option<u64>) {
-        let Some(end_s) = self.note_end(node) else { return };
+    /// Tells the node when its certificate and CAs end, and the log what a person has to know of them.
+    fn look_at_certificates(&self, node: &Node, told: &mut Told) {
+        self.note_end(node);
         let now_s = u64::from(node.env().clock.unix_s());
+        let (end, cas) = {
+            let present = self.present.lock();
+            (present.made.shown.end(now_s), present.made.shown.ends_of_cas(now_s))
+        };
         let today = now_s / DAY_S;
-        if *warned != Some(today)
-            && let Some(what) = warning(end_s, now_s)
-        {
-            *warned = Some(today);
+        if let Some(what) = end.filter(|_| told.certificate_day != Some(today)) {
+            told.certificate_day = Some(today);
             tracing::warn!(
                 event = "certificate_ends_soon",
                 "{what}; put new ones into the place of tls-cert and tls-key"
             );
         }
+        if told.ca_day != Some(today) && !cas.is_empty() {
+            told.ca_day = Some(today);
+            cas.iter().for_each(|what| tracing::warn!(event = "ca_ends_soon", "tls-ca: {what}"));
+        }
+        let unfit = self.unfit(node);
+        if unfit != told.unfit {
+            unfit.iter().for_each(|what| tracing::warn!(event = "certificate_unfit", "{what}"));
+            told.unfit = unfit;
+        }
     }
 
     /// Looks again and again whether the files have changed, until the future is dropped; what cannot be served with is
-    /// told once, and what there was stays. A certificate that ends soon is told once a day.
+    /// told once, and what there was stays. A certificate or CA that ends soon is told once a day.
     pub(crate) async fn follow_files(self: Arc<Tls>, env: Env, node: Arc<Node>) {
         let mut told = String::new();
-        let mut warned = None;
+        let mut warned = Told::default();
         loop {
-            self.look_at_end(&node, &mut warned);
+            self.look_at_certificates(&node, &mut warned);
             tokio::time::sleep(LOOK_EVERY).await;
             let (tls, env) = (Arc::clone(&self), env.clone());
             let look = move || tls.reload_same(&env);
@@ -447,21 +529,5 @@ impl Tls {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_that_comes_soon_is_warned_of() {
-        let now_s = 1_000 * DAY_S;
-        assert_eq!(warning(now_s + 30 * DAY_S, now_s), None);
-        let days = |left_s| warning(now_s + left_s, now_s).expect("a warning");
-        assert!(days(30 * DAY_S - 1).contains("29 more days"));
-        assert!(days(1).contains("0 more days"));
-        assert_eq!(warning(now_s, now_s), warning(0, now_s));
-        assert!(days(0).contains("not valid any more"));
     }
 }

@@ -4,7 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 type Issuer = CertifiedIssuer<'static, KeyPair>;
@@ -23,11 +26,31 @@ impl Ca {
         Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
     }
 
+    /// One that ended with the year 2001.
+    pub fn ended() -> Ca {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2001, 12, 31));
+        let key = KeyPair::generate().expect("a key");
+        Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
+    }
+
     /// Writes a certificate for these names and its key; says where.
     pub fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
+        self.write_for(folder, names, &[])
+    }
+
+    /// The same for these purposes alone, if there are any.
+    pub fn write_for(
+        &self,
+        folder: &Path,
+        names: &[&str],
+        purposes: &[ExtendedKeyUsagePurpose],
+    ) -> (PathBuf, PathBuf) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(names).expect("names");
+        let mut params = CertificateParams::new(names).expect("names");
+        params.extended_key_usages = purposes.to_vec();
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         let files = (folder.join("node.pem"), folder.join("node.key"));
         std::fs::write(&files.0, certificate.pem()).expect("written");

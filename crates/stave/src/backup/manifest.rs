@@ -20,6 +20,9 @@ pub(super) struct BackupHead {
     pub(super) begun_s: u64,
     /// How many vBuckets the bucket has.
     pub(super) vbuckets: u16,
+    /// The snapshot of the bucket that it is of; without one its vBuckets may be of different moments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<String>,
 }
 
 /// What a backup has of one vBucket.
@@ -74,6 +77,9 @@ pub(crate) struct BackupManifest {
     pub(crate) stave: String,
     /// How many vBuckets the bucket has.
     pub(crate) vbuckets: u16,
+    /// The snapshot of the bucket that all of them are of; without one they may be of different moments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<String>,
     /// Whether the last write wins in the bucket.
     pub(crate) by_time: bool,
     /// Scopes and collections at the end, as *get collections manifest* answers.

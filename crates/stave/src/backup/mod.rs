@@ -4,8 +4,8 @@
 //!
 //! - A backup without its manifest is not complete, and no restore reads it. The manifest is written last, when everything
 //!   else of the backup is durable.
-//! - Of each vBucket a backup holds one state that the vBucket had: its changes up to the end of a snapshot, which is not
-//!   before the moment at which the backup began.
+//! - Of each vBucket a backup holds one state that the vBucket had, which is not before the moment at which the backup began:
+//!   all of one moment if its manifest names a snapshot of the bucket, else each at the end of a snapshot of its own.
 //! - A flipped bit, a missing byte, and a file of another backup are noticed, and the file is named.
 //! - With a key each file is encrypted and authenticated (record 0176); without it none of them is read.
 //!

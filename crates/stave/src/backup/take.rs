@@ -1,4 +1,5 @@
-//! Takes a backup of a bucket: follows each vBucket to the end of a snapshot, a few of them at a time.
+//! Takes a backup of a bucket: follows each vBucket, a few of them at a time, to the end of a snapshot: that of the bucket,
+//! which has all of them as of one moment, or else one of its own.
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
 use std::collections::BTreeMap;
@@ -10,16 +11,16 @@ use anyhow::{Context, bail};
 use base::encryption::Sealer;
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
-use protocol::dcp::{Message, OpenFlags, What};
+use protocol::dcp::{EndReason, Message, OpenFlags, What};
 
 use super::block::{BlockBuilder, Version};
 use super::bucket_state::{BucketState, http_of, http_unasked, read_users, settings_of};
 use super::manifest::{BackupHead, BackupManifest, VbucketLine};
-use super::repository::Repository;
+use super::repository::{Repository, Unfinished};
 use super::writer::BackupWriter;
 use crate::client::dcp::{
-    Event, History, Position, Start, Watch, Wishes, ask_everywhere, failover_logs, follow_everywhere,
-    high_seqnos, seqno_of,
+    BucketSnapshot, Event, History, Position, Start, Watch, Wishes, ask_everywhere, end_snapshot,
+    failover_logs, find_snapshot, follow_everywhere, high_seqnos, make_snapshot, seqno_of,
 };
 use crate::client::{Client, ClientError, HttpTarget, Target};
 use crate::with_meta::{Record, resolves_by_time};
@@ -53,6 +54,10 @@ pub(crate) struct TakeOptions {
     pub(crate) http: Option<String>,
     /// The most bytes of changes a second, before compression.
     pub(crate) max_rate: Option<u64>,
+    /// A snapshot of the bucket that is there already; else one is made.
+    pub(crate) snapshot: Option<String>,
+    /// No backup is made whose vBuckets are of different moments.
+    pub(crate) one_moment: bool,
 }
 
 /// What was made.
@@ -66,6 +71,8 @@ pub(crate) struct Taken {
     /// vBuckets that are there from their beginning, although this backup goes on from another one: their history is
     /// another one by now.
     pub(crate) again: usize,
+    /// Why its vBuckets may be of different moments, if they may.
+    pub(crate) without_moment: Option<String>,
     /// Why the settings of the bucket are not in it, if they are not.
     pub(crate) without_settings: Option<String>,
 }
@@ -110,28 +117,21 @@ pub(crate) fn take(
     let sealer = repository.sealer_to_write(&target.bucket)?;
     // What may be refused is asked for before anything is copied.
     let users = if options.users { Some(read_users(&http_target(env, target, options)?)?) } else { None };
-    let now = ask_everywhere(env, target, None, &mut states)?;
+    let mut now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
     let base_id = base.as_ref().map(|(id, _)| id);
-    let (mut writer, done) = begin(env, repository, &target.bucket, vbuckets, base_id, options, sealer)?;
-    let kept = done.len();
-    let base = base.map(|(_, lines)| lines).unwrap_or_default();
-    let (mut lines, mut plans) = (Vec::new(), Vec::new());
-    let mut again = 0;
-    for (vb, now) in now.iter().filter(|(vb, _)| !done.contains(&vb.0)) {
-        match plan(*vb, now, base.get(&vb.0)) {
-            Ok(plan) => {
-                again +=
-                    usize::from(plan.from == Seqno(0) && base.get(&vb.0).is_some_and(|line| line.to > 0));
-                plans.push(plan);
-            }
-            Err(line) => lines.push(line),
-        }
+    let unfinished = unfinished((env, target), repository, vbuckets, base_id, options, sealer.is_some())?;
+    let cut = cut(env, target, options, unfinished.as_ref())?;
+    if cut.snapshot.is_some() {
+        now = ask_everywhere(env, target, None, &mut states)?;
+        cut.apply(&mut now)?;
     }
-    let unchanged = lines.len();
-    writer.complete(&lines)?;
-    let mut taking = Taking {
+    let (writer, done) = match unfinished {
+        Some(unfinished) => go_on(env, &unfinished, sealer)?,
+        None => (begin(env, repository, &target.bucket, vbuckets, base_id, cut.id(), sealer)?, Vec::new()),
+    };
+    let taking = Taking {
         env,
         patience: target.patience.0,
         writer,
@@ -142,18 +142,104 @@ pub(crate) fn take(
         vbuckets,
         versions: 0,
         bytes: 0,
+        cut: &cut,
         begun: env.clock.monotonic(),
         heard: env.clock.monotonic(),
         max_rate: options.max_rate,
         paused: Duration::ZERO,
         failed: None,
     };
-    again += taking.run(target, plans)?;
-    let (state, without_settings) = what_the_bucket_is(env, target, options)?;
-    let state = BucketState { users, ..state };
-    lock.check()?;
-    let manifest = taking.writer.finish(&target.bucket, env.clock.unix_s().into(), state)?;
-    Ok(Taken { manifest, kept, unchanged, again, without_settings })
+    let base = base.map(|(_, lines)| lines).unwrap_or_default();
+    let taken = taking.all(target, &now, &done, &base).and_then(|(writer, unchanged, again)| {
+        let (state, without_settings) = what_the_bucket_is(env, target, options)?;
+        let state = BucketState { users, ..state };
+        lock.check()?;
+        let manifest = writer.finish(&target.bucket, env.clock.unix_s().into(), cut.id(), state)?;
+        let (kept, without_moment) = (done.len(), cut.why_not.clone());
+        Ok(Taken { manifest, kept, unchanged, again, without_moment, without_settings })
+    });
+    // What was broken off goes on with it, unless nothing of it stays.
+    if taken.is_ok() || options.documents_only {
+        cut.end(env, target);
+    }
+    taken
+}
+
+/// The moment of a backup.
+#[derive(Default)]
+struct Cut {
+    /// What is read; without one each vBucket as it is when its turn comes.
+    snapshot: Option<BucketSnapshot>,
+    /// Why there is none.
+    why_not: Option<String>,
+    /// Whether it was made for this backup, and ends with it.
+    is_own: bool,
+}
+
+impl Cut {
+    fn none(why: String) -> Cut {
+        Cut { snapshot: None, why_not: Some(why), is_own: false }
+    }
+
+    /// The UUID of the snapshot.
+    fn id(&self) -> Option<String> {
+        self.snapshot.as_ref().map(|snapshot| snapshot.id.clone())
+    }
+
+    /// Takes the vBuckets as they were then. An error if one has another history since.
+    fn apply(&self, now: &mut BTreeMap<VbId, Now>) -> anyhow::Result<()> {
+        let Some(snapshot) = &self.snapshot else { return Ok(()) };
+        for (vb, now) in now {
+            let place =
+                snapshot.vbuckets.get(vb).with_context(|| format!("the snapshot has no vBucket {vb}"))?;
+            let uuid = now.log.first().map(|(uuid, _)| *uuid);
+            if uuid != Some(place.uuid) {
+                anyhow::bail!(
+                    "vBucket {vb} has another history than in the snapshot of the bucket: give the command again"
+                );
+            }
+            now.high = place.seqno;
+        }
+        Ok(())
+    }
+
+    /// Ends the snapshot, if it was made for this backup. One that cannot be ended ends by itself.
+    fn end(&self, env: &Env, target: &Target) {
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.is_own) {
+            let _ = end_snapshot(env, target, &snapshot.id);
+        }
+    }
+}
+
+/// The moment of a backup that begins, or that goes on where it was broken off. An error if there is none although one was
+/// asked for.
+fn cut(
+    env: &Env,
+    target: &Target,
+    options: &TakeOptions,
+    unfinished: Option<&Unfinished>,
+) -> anyhow::Result<Cut> {
+    let found = match (&options.snapshot, unfinished) {
+        (Some(id), _) => {
+            let found = find_snapshot(env, target, id);
+            let snapshot = found.with_context(|| format!("snapshot {id} cannot be copied"))?;
+            return Ok(Cut { snapshot: Some(snapshot), why_not: None, is_own: false });
+        }
+        (None, None) => make_snapshot(env, target),
+        (None, Some(unfinished)) => match &unfinished.head.snapshot {
+            Some(id) => {
+                find_snapshot(env, target, id).context("that of the backup that was broken off is gone")
+            }
+            None => Err(anyhow::anyhow!("the backup that was broken off had none")),
+        },
+    };
+    match found {
+        Ok(snapshot) => Ok(Cut { snapshot: Some(snapshot), why_not: None, is_own: true }),
+        Err(error) if options.one_moment => Err(error.context(
+            "there is no moment of all vBuckets; without --one-moment they may be of different ones",
+        )),
+        Err(error) => Ok(Cut::none(format!("{error:#}"))),
+    }
 }
 
 /// How far each active vBucket of a node is.
@@ -217,32 +303,61 @@ fn base_of(
     Ok(Some((newest.manifest.id, lines)))
 }
 
-/// Goes on with a backup that was broken off, if it went on from the same one; else begins a new one.
+/// A backup that was broken off, if it can be gone on with: it went on from the same one, and is of no other moment than what
+/// is asked for. Another one is removed.
+fn unfinished(
+    (env, target): (&Env, &Target),
+    repository: &Repository<'_>,
+    vbuckets: usize,
+    base: Option<&String>,
+    options: &TakeOptions,
+    is_encrypted: bool,
+) -> anyhow::Result<Option<Unfinished>> {
+    let Some(unfinished) = repository.unfinished(&target.bucket)? else { return Ok(None) };
+    let head = &unfinished.head;
+    let is_same =
+        head.base.as_ref() == base && usize::from(head.vbuckets) == vbuckets && options.since.is_none();
+    let is_same = is_same && unfinished.is_encrypted == is_encrypted && unfinished.lines_len > 0;
+    let is_moment = match &options.snapshot {
+        Some(id) => head.snapshot.as_ref() == Some(id),
+        None if options.one_moment => {
+            head.snapshot.as_ref().is_some_and(|id| find_snapshot(env, target, id).is_ok())
+        }
+        None => true,
+    };
+    if is_same && is_moment {
+        return Ok(Some(unfinished));
+    }
+    repository.remove(&unfinished.folder)?;
+    Ok(None)
+}
+
+/// Goes on with a backup that was broken off; the vBuckets that it has.
+fn go_on<'e>(
+    env: &'e Env,
+    unfinished: &Unfinished,
+    sealer: Option<Sealer>,
+) -> anyhow::Result<(BackupWriter<'e>, Vec<u16>)> {
+    let done = unfinished.done.iter().map(|line| line.vb).collect();
+    Ok((BackupWriter::go_on(&*env.disk, unfinished, sealer)?, done))
+}
+
+/// Begins a new backup.
 fn begin<'e>(
     env: &'e Env,
     repository: &Repository<'e>,
     bucket: &str,
     vbuckets: usize,
     base: Option<&String>,
-    options: &TakeOptions,
+    snapshot: Option<String>,
     sealer: Option<Sealer>,
-) -> anyhow::Result<(BackupWriter<'e>, Vec<u16>)> {
+) -> anyhow::Result<BackupWriter<'e>> {
     let vbuckets = u16::try_from(vbuckets).context("more vBuckets than there can be")?;
-    if let Some(unfinished) = repository.unfinished(bucket)? {
-        let head = &unfinished.head;
-        let is_same = head.base.as_ref() == base && head.vbuckets == vbuckets && options.since.is_none();
-        let is_same = is_same && unfinished.is_encrypted == sealer.is_some();
-        if is_same && unfinished.lines_len > 0 {
-            let done = unfinished.done.iter().map(|line| line.vb).collect();
-            return Ok((BackupWriter::go_on(&*env.disk, &unfinished, sealer)?, done));
-        }
-        repository.remove(&unfinished.folder)?;
-    }
     let id = repository.new_id(bucket)?;
     let folder = repository.folder(bucket).join(&id);
     let (base, begun_s) = (base.cloned(), env.clock.unix_s().into());
-    let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets };
-    Ok((BackupWriter::begin(&*env.disk, &folder, head, sealer)?, Vec::new()))
+    let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets, snapshot };
+    Ok(BackupWriter::begin(&*env.disk, &folder, head, sealer)?)
 }
 
 /// What is to be read, or the line of a vBucket that needs no reading.
@@ -322,13 +437,39 @@ struct Taking<'e, 'a> {
     begun: Duration,
     /// When something came last.
     heard: Duration,
+    cut: &'a Cut,
     max_rate: Option<u64>,
     /// Since the connection was read last.
     paused: Duration,
     failed: Option<anyhow::Error>,
 }
 
-impl Taking<'_, '_> {
+impl<'e> Taking<'e, '_> {
+    /// Reads what is not done yet; with how many vBuckets are as the base has them, and how many were read from their
+    /// beginning although there is a base.
+    fn all(
+        mut self,
+        target: &Target,
+        now: &BTreeMap<VbId, Now>,
+        done: &[u16],
+        base: &BTreeMap<u16, VbucketLine>,
+    ) -> anyhow::Result<(BackupWriter<'e>, usize, usize)> {
+        let (mut lines, mut plans, mut again) = (Vec::new(), Vec::new(), 0);
+        for (vb, now) in now.iter().filter(|(vb, _)| !done.contains(&vb.0)) {
+            match plan(*vb, now, base.get(&vb.0)) {
+                Ok(plan) => {
+                    let had_base = base.get(&vb.0).is_some_and(|line| line.to > 0);
+                    again += usize::from(plan.from == Seqno(0) && had_base);
+                    plans.push(plan);
+                }
+                Err(line) => lines.push(line),
+            }
+        }
+        self.writer.complete(&lines)?;
+        again += self.run(target, plans)?;
+        Ok((self.writer, lines.len(), again))
+    }
+
     /// Follows all plans, a group at a time; how many vBuckets had to be read from their beginning.
     fn run(&mut self, target: &Target, plans: Vec<ReadPlan>) -> anyhow::Result<usize> {
         let (mut again, mut attempts) = (0, 0);
@@ -353,7 +494,8 @@ impl Taking<'_, '_> {
         if rolled_back.is_empty() {
             return Ok(Vec::new());
         }
-        let now = ask_everywhere(self.env, target, None, &mut states)?;
+        let mut now = ask_everywhere(self.env, target, None, &mut states)?;
+        self.cut.apply(&mut now)?;
         let (mut plans, mut empty) = (Vec::new(), Vec::new());
         for (vb, now) in now.iter().filter(|(vb, _)| rolled_back.contains(vb)) {
             match plan(*vb, now, None) {
@@ -381,11 +523,20 @@ impl Taking<'_, '_> {
             flags: OpenFlags(OpenFlags::XATTRS | OpenFlags::DELETE_TIMES),
             buffer_bytes: BUFFER_BYTES,
             noop_interval_s: NOOP_INTERVAL_S,
-            filter: Vec::new(),
+            filter: self.cut.snapshot.as_ref().map(BucketSnapshot::filter).unwrap_or_default(),
             sync_writes: false,
             history: false,
         };
-        follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self)?;
+        let followed = follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self);
+        if let Err(error) = followed {
+            let error = anyhow::Error::from(error);
+            return Err(match &self.cut.snapshot {
+                Some(_) => error.context(
+                    "the snapshot of the bucket cannot be read further; the same command goes on without it",
+                ),
+                None => error,
+            });
+        }
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
@@ -425,8 +576,14 @@ impl Taking<'_, '_> {
             track.block.push(&Version { seqno: seqno.0, record });
         }
         let is_complete = seqno >= track.snapshot_end && seqno >= track.plan.goal;
+        self.took(message.vb, seqno, is_complete)
+    }
+
+    /// A vBucket was read up to a seqno. What there is of it is written, if it is much or complete.
+    fn took(&mut self, vb: VbId, seqno: Seqno, is_complete: bool) -> anyhow::Result<()> {
+        let Some(track) = self.tracks.get_mut(&vb) else { return Ok(()) };
         if track.block.count() > 0 && (is_complete || track.block.len() >= BLOCK_BYTES) {
-            let place = self.writer.block(message.vb, &mut track.block)?;
+            let place = self.writer.block(vb, &mut track.block)?;
             track.line.blocks.push(place);
         }
         if is_complete {
@@ -476,9 +633,16 @@ impl Watch for Taking<'_, '_> {
                 }
             }
             Event::Ended(vb, reason) => {
-                if self.tracks.get(&vb).is_some_and(|track| track.state == FollowState::Streaming) {
-                    self.failed = Some(anyhow::anyhow!("the stream of vBucket {vb} ended: {reason:?}"));
-                    return ControlFlow::Break(());
+                let track = self.tracks.get(&vb).filter(|track| track.state == FollowState::Streaming);
+                if let Some(goal) = track.map(|track| track.plan.goal) {
+                    // A snapshot of the bucket has an end.
+                    let is_whole = self.cut.snapshot.is_some() && reason == EndReason::Ok;
+                    let ended = || anyhow::anyhow!("the stream of vBucket {vb} ended: {reason:?}");
+                    let took = if is_whole { self.took(vb, goal, true) } else { Err(ended()) };
+                    if let Err(error) = took {
+                        self.failed = Some(error);
+                        return ControlFlow::Break(());
+                    }
                 }
             }
         }

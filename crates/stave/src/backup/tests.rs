@@ -20,7 +20,14 @@ const DIR: &str = "/backups";
 const BUCKET: &str = "travel";
 
 fn head(id: &str, number: u64, base: Option<&str>) -> BackupHead {
-    BackupHead { id: id.to_owned(), number, base: base.map(str::to_owned), begun_s: 7, vbuckets: 2 }
+    BackupHead {
+        id: id.to_owned(),
+        number,
+        base: base.map(str::to_owned),
+        begun_s: 7,
+        vbuckets: 2,
+        snapshot: None,
+    }
 }
 
 fn begin<'e>(env: &'e Env, head: BackupHead) -> BackupWriter<'e> {
@@ -71,7 +78,7 @@ fn vbucket(
 }
 
 fn finish(writer: BackupWriter<'_>) {
-    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
+    writer.finish(BUCKET, 9, None, BucketState::default()).expect("complete");
 }
 
 /// A full backup and one that goes on from it, in which vBucket 1 begins from its start.
@@ -438,7 +445,7 @@ fn a_crash_at_any_change_leaves_a_whole_backup_or_none() {
             let blocks = vec![writer.block(VbId(vb), &mut block)?];
             writer.complete(&[VbucketLine { vb, uuid: 1, from: 0, to: 1, blocks, counts }])?;
         }
-        writer.finish(BUCKET, 9, BucketState::default()).map(drop)
+        writer.finish(BUCKET, 9, None, BucketState::default()).map(drop)
     };
     let (env, handles) = Env::sim(1);
     run(&env).expect("no fault");

@@ -192,6 +192,7 @@ impl<'e> BackupWriter<'e> {
         self,
         bucket: &str,
         ended_s: u64,
+        snapshot: Option<String>,
         state: BucketState,
     ) -> Result<BackupManifest, BackupError> {
         let BucketState { by_time, collections, settings, users } = state;
@@ -204,6 +205,7 @@ impl<'e> BackupWriter<'e> {
             ended_s,
             stave: env!("CARGO_PKG_VERSION").to_owned(),
             vbuckets: self.head.vbuckets,
+            snapshot,
             by_time,
             collections,
             settings,

@@ -88,7 +88,7 @@ fn is_key_of_file(key: &str) -> bool {
 }
 
 /// How many letters have to be changed, added or left out to make one of the other (Levenshtein).
-fn distance(one: &[u8], other: &[u8]) -> usize {
+pub(crate) fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.iter().enumerate() {
         let mut diagonal = at;

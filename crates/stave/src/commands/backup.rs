@@ -51,8 +51,9 @@ use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, th
   stave backup prune /backups --keep 7
 
 The first backup of a bucket in a folder is full, a later one has what changed since the last one.
-Of each vBucket it holds one state that the vBucket had, not older than the beginning of the backup; different vBuckets
-may be of different moments between its beginning and its end. Durable writes that are not committed are left out.
+All of it is of one moment behind the beginning of the backup: the nodes hold changes together for some milliseconds, and
+keep what there is then. Where they cannot, as for a bucket without a disk, vBuckets may be of different moments between
+its beginning and its end, which the command says. Durable writes that are not committed are left out.
 A backup that was broken off goes on when the command is given again. In a cluster any node may be named.
 With --follow the command does not end: behind a backup it writes each change to a log as it comes, durably within a
 second, into a folder or an S3-compatible store, so that `stave restore --at` brings back any moment. Given again, it goes on with the log where that ended.
@@ -77,6 +78,12 @@ pub struct BackupFlags {
     /// password in clear: a node on another machine is asked only if this or --users is given
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
+    /// Copy this snapshot of the bucket, by the UUID that `stave snapshot make` and `list` print, instead of a new one
+    #[arg(long, value_name = "UUID", conflicts_with = "follow")]
+    snapshot: Option<String>,
+    /// End with an error, instead of making a backup whose vBuckets may be of different moments
+    #[arg(long)]
+    one_moment: bool,
     /// The most that is read from the cluster in a second, before compression: 512KiB, 50MiB; at least 128KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     max_rate: Option<u64>,
@@ -245,6 +252,9 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     })?;
     line.end();
     print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
+    if let Some(why) = &taken.without_moment {
+        eprintln!("stave: vBuckets in this backup may be of different moments: {why}");
+    }
     if let Some(why) = &taken.without_settings {
         eprintln!("stave: the settings of bucket `{}` are not in the backup: {why}", taken.manifest.bucket);
     }
@@ -265,6 +275,8 @@ fn take_options(flags: &BackupFlags) -> TakeOptions {
         users: flags.users,
         http: flags.http.clone(),
         max_rate: flags.max_rate,
+        snapshot: flags.snapshot.clone(),
+        one_moment: flags.one_moment,
     }
 }
 
@@ -278,6 +290,7 @@ fn summary_text(taken: &Taken) -> String {
         ("documents", thousands(total.documents)),
         ("tombstones", thousands(total.tombstones)),
         ("users and groups", users_text(manifest)),
+        ("of one moment", if manifest.snapshot.is_some() { "yes" } else { "no" }.to_owned()),
         ("vBuckets", thousands(manifest.vbuckets.into())),
         ("of them unchanged", thousands(taken.unchanged as u64)),
         ("of them with a new history", thousands(taken.again as u64)),
@@ -315,6 +328,7 @@ fn manifest_json(manifest: &BackupManifest) -> Value {
         "begun": manifest.begun_s,
         "ended": manifest.ended_s,
         "vbuckets": manifest.vbuckets,
+        "one_moment": manifest.snapshot.is_some(),
         "documents": total.documents,
         "tombstones": total.tombstones,
         "bytes": total.bytes,
@@ -462,7 +476,9 @@ fn state_text(manifest: &BackupManifest) -> String {
     let settings: Vec<String> =
         manifest.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let settings = if settings.is_empty() { "not in the backup".to_owned() } else { settings.join(" ") };
-    format!("  settings: {settings}\n  users and groups: {}\n", users_text(manifest))
+    let moment = if manifest.snapshot.is_some() { "yes" } else { "no" };
+    let users = users_text(manifest);
+    format!("  of one moment: {moment}\n  settings: {settings}\n  users and groups: {users}\n")
 }
 
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {

@@ -11,7 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use server::tls;
 use time::{Duration, OffsetDateTime};
 
@@ -50,7 +50,8 @@ enum CertsCommand {
 /// Have a node read its certificate and key again, and say whether it can use them.
 ///
 /// It notices new files by itself within two seconds; this is for scripts that have to know how that went. Connections
-/// that are there go on with what they were made with.
+/// that are there go on with what they were made with. It asks the one node of --addr: in a cluster each node has files of
+/// its own, and is asked for itself.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave certs reload
@@ -178,11 +179,13 @@ fn reload(to: &HttpFlags) -> anyhow::Result<String> {
     }
     let what = match told["changed"].as_bool() {
         Some(true) => "new connections are made with the new certificate",
-        _ => "certificate and key are as they were",
+        _ => "certificate and key have not changed",
     };
+    let warnings = told["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let warnings: String = warnings.map(|warning| format!("warning: {warning}\n")).collect();
     let end = told["validUntil"].as_i64().and_then(|end_s| OffsetDateTime::from_unix_timestamp(end_s).ok());
-    Ok(end
-        .map_or_else(|| format!("{what}\n"), |end| format!("{what}, which is valid until {}\n", end.date())))
+    let end = end.map_or_else(String::new, |end| format!("; the certificate is valid until {}", end.date()));
+    Ok(format!("{what}{end}\n{warnings}"))
 }
 
 /// The files of a CA and of a node of this machine.
@@ -293,14 +296,20 @@ fn names(flags: &MadeFlags) -> Vec<String> {
     if flags.name.is_empty() { OWN_NAMES.map(str::to_owned).to_vec() } else { flags.name.clone() }
 }
 
+/// An IPv6 address has colons, too, and no port behind them.
+fn has_port(name: &str) -> bool {
+    name.contains(':') && name.parse::<IpAddr>().is_err()
+}
+
 fn of_node(
     flags: &MadeFlags,
     issuer: &Issuer<'_, KeyPair>,
     now: OffsetDateTime,
 ) -> anyhow::Result<[PemFile; 2]> {
     let names = names(flags);
-    if let Some(wrong) =
-        names.iter().find(|name| name.is_empty() || !name.is_ascii() || name.contains(['/', ' ']))
+    if let Some(wrong) = names
+        .iter()
+        .find(|name| name.is_empty() || !name.is_ascii() || name.contains(['/', ' ']) || has_port(name))
     {
         let what = format!("--name {wrong:?}: give a host name or an IP address, without scheme and port");
         bail!(WrongArguments(what));
@@ -417,7 +426,7 @@ mod tests {
             client_names: Vec::new(),
             cluster_encryption: ClusterEncryption::Off,
         };
-        Tls::load(&Env::real(), &config).is_ok()
+        Tls::load(&Env::real(), &config, false).is_ok()
     }
 
     #[test]
@@ -452,6 +461,8 @@ mod tests {
         let why = certs(&["node", "--ca", &out, "--out", &out]).expect_err("there is no CA").to_string();
         assert!(why.contains("ca.key"), "{why}");
         let why = certs(&["init", "--out", "x", "--name", "https://db/"]).expect_err("no name").to_string();
+        assert!(why.contains("without scheme and port"), "{why}");
+        let why = certs(&["init", "--out", "x", "--name", "db1:11207"]).expect_err("no name").to_string();
         assert!(why.contains("without scheme and port"), "{why}");
     }
 }

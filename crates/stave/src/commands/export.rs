@@ -221,7 +221,10 @@ fn copy(env: &Env, flags: &ExportFlags, folder: &Path) -> anyhow::Result<()> {
     if interrupted.load(Ordering::Relaxed) {
         bail!("interrupted: nothing is exported, and nothing is kept; the same command begins again");
     }
-    taken.map(drop)
+    if let Some(why) = taken?.without_moment {
+        eprintln!("stave: documents of different vBuckets may be of different moments: {why}");
+    }
+    Ok(())
 }
 
 fn write_backup(

@@ -20,7 +20,8 @@ const PATH: &str = "/node/settings/log";
 #[command(after_help = "Examples:
   stave log-level                        # shows it
   stave log-level debug
-  stave log-level warn,engine=debug      # debug for one part, warn for all others
+  stave log-level warn,engine=debug      # debug for one part, warn for all others; parts: dcp, dev, engine, kvstore,
+                                         # logstore, node, server, stave
   stave log-level default                # as the configuration says
   stave log-level --addr db1.example.org:8091 --json")]
 pub struct LogLevelFlags {

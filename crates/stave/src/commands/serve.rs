@@ -1,6 +1,7 @@
 //! `stave serve`: runs a node until it is told to stop.
 
 mod host_names;
+mod manager;
 mod signals;
 
 use std::io::Write;
@@ -16,11 +17,11 @@ use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
 use node::{Config, MetricsLogin, Settings, Switch, bucket_list, readiness};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sd_notify::NotifyState;
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
 
 use self::host_names::{HostNameError, KnownNames};
+use self::manager::Manager;
 use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{self, EtcdFlags, first_line};
@@ -102,7 +103,8 @@ pub struct ServeFlags {
     /// The user that may do everything [default: Administrator]
     #[arg(long, value_name = "USER", env = "STAVE_USERNAME")]
     username: Option<String>,
-    /// That user's password, needed to listen beyond this machine [default: one is made up and printed once]
+    /// That user's password; to listen beyond this machine one of at least 6 characters is needed [default: one is made
+    /// up and printed once]
     #[arg(long, value_name = "PASSWORD", env = "STAVE_PASSWORD", hide_env_values = true)]
     password: Option<Secret>,
     /// A file whose first line is that password
@@ -220,7 +222,9 @@ impl Setup {
             None => Settings::default(),
         };
         take_password_file(&mut flags, &mut file)?;
-        let passwords: Vec<PathBuf> = flags.password_file.iter().cloned().collect();
+        let holds_password = file.password.is_some() || !file.user.is_empty();
+        let config = flags.config.as_ref().filter(|_| holds_password);
+        let passwords: Vec<PathBuf> = flags.password_file.iter().chain(config).cloned().collect();
         flags.password = password(env, &flags)?;
         let (leaves_cluster, rotates_keys) = (flags.leave_cluster, flags.rotate_encryption_keys);
         let names_buckets = !flags.bucket.is_empty();
@@ -339,8 +343,8 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
     let mut again = Again { env, flags, descriptors, names, log, terminal };
-    let cluster = match join.map(|address| join_cluster(env, &server, &address, access)).transpose() {
-        Ok(cluster) => cluster,
+    let (manager, cluster) = match begin(env, &server, join, access) {
+        Ok(begun) => begun,
         Err(error) => {
             // A node that does not join is no crash to its buckets. What fails is logged.
             let _ = server.stop();
@@ -351,18 +355,18 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
         tell(&format!("user {}, password {} (printed only now)", user.name, user.password));
     }
     let told = match &cluster {
-        Some(cluster) => wait_until_let_in(&mut again, &server, cluster),
+        Some(cluster) => wait_until_let_in(&mut again, &server, cluster, &manager),
         None => Told::Nothing,
     };
     if told == Told::Nothing {
         say(&server.ready_line());
-        tell_manager(&[NotifyState::Ready]);
+        manager.ready();
         // It is let in, and scripts wait for that: but it serves nothing.
         cluster.as_deref().and_then(failed_over).iter().for_each(|why| say(&format!("not served: {why}")));
         readiness::unserved(server.node()).iter().for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
-    tell_manager(&[NotifyState::Stopping]);
+    manager.stopping();
     // Asked before the end, which is a reason of its own.
     let waited_for = cluster.as_deref().map(missing);
     if told == Told::ToStopWaiting {
@@ -417,13 +421,6 @@ fn buckets(given: &[&str], made: &[String]) -> String {
     format!("{}{over_http}", given.join(", "))
 }
 
-/// Tells the service manager that started the node, if one did (`NOTIFY_SOCKET`).
-fn tell_manager(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(event = "service_manager_not_told", %error, "the service manager was not told");
-    }
-}
-
 /// How long a node waits for its cluster before it says that it is not let in.
 const LET_IN_WITHIN: Duration = Duration::from_secs(60);
 
@@ -443,6 +440,18 @@ enum Told {
     ToGoAway,
 }
 
+/// Tells the service manager from now on that the node is live, and makes the node a member if it is to join a cluster.
+fn begin(
+    env: &Env,
+    server: &Server,
+    join: Option<EtcdAddress>,
+    access: EtcdAccess,
+) -> anyhow::Result<(Manager, Option<Arc<Cluster>>)> {
+    let manager = Manager::of_process(env, server).context("cannot start the watchdog")?;
+    let cluster = join.map(|address| join_cluster(env, server, &address, access)).transpose()?;
+    Ok((manager, cluster))
+}
+
 /// Makes the node a member.
 fn join_cluster(
     env: &Env,
@@ -455,7 +464,7 @@ fn join_cluster(
 }
 
 /// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.
-fn wait_until_let_in(again: &mut Again<'_>, server: &Server, cluster: &Cluster) -> Told {
+fn wait_until_let_in(again: &mut Again<'_>, server: &Server, cluster: &Cluster, manager: &Manager) -> Told {
     let begun = again.env.clock.monotonic();
     let mut has_said = false;
     loop {
@@ -470,7 +479,7 @@ fn wait_until_let_in(again: &mut Again<'_>, server: &Server, cluster: &Cluster) 
         if is_long && !has_said {
             let missing = missing(cluster);
             say(&format!("not {}: {missing}", server.ready_line()));
-            tell_manager(&[NotifyState::Status(&missing)]);
+            manager.waits(&missing);
             has_said = true;
         }
         if server.signal_within(LOOK_EVERY).is_some_and(|signal| again.is_stop(server, signal)) {
@@ -510,7 +519,7 @@ fn keep_memory_private() {
     if let Err(error) = hidden.and_then(|()| setrlimit(Resource::Core, limit)) {
         tracing::warn!(
             event = "core_dump_not_off", %error,
-            "a crash may leave documents and keys in a core dump"
+            "core dumps cannot be switched off: a crash may leave documents and keys in one"
         );
     }
 }
@@ -537,7 +546,7 @@ pub(super) fn raise_descriptor_limit() -> Option<u64> {
     {
         tracing::warn!(
             event = "open_files_limit_stays", %error,
-            "the limit of open descriptors stays at {:?}", limit.current
+            "the limit of open files (ulimit -n, LimitNOFILE) stays at {:?}", limit.current
         );
     }
     getrlimit(Resource::Nofile).current

@@ -1,4 +1,5 @@
-//! `stave snapshot`: the snapshots by file that nodes keep for clients which copy vBuckets as files (record 0167).
+//! `stave snapshot`: the snapshots that nodes keep: of a bucket, all vBuckets as of one moment (record 0197), and by file, for
+//! clients which copy vBuckets as files (record 0167).
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,15 +12,16 @@ use protocol::{RequestParts, Status, opcode};
 use serde_json::{Value, json};
 
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
-use crate::client::dcp::members;
+use crate::client::dcp::{KeptOnNode, end_on, kept_on, make_snapshot, members};
 use crate::client::{Client, Dialect, Target};
 use crate::units::{bytes, duration};
 
 /// The group of stats with the snapshots.
 const STATS: &str = "snapshot-details";
 const NS_IN_MS: u64 = 1_000_000;
+const NS_IN_US: u64 = 1_000;
 
-/// Snapshots by file that nodes keep for clients: look at them, and end them.
+/// Snapshots that nodes keep: make one of a bucket, look at them, and end them.
 #[derive(Clone, Debug, Args)]
 pub struct SnapshotFlags {
     #[command(subcommand)]
@@ -28,9 +30,14 @@ pub struct SnapshotFlags {
 
 #[derive(Clone, Debug, Subcommand)]
 enum SnapshotCommand {
+    /// Have the nodes keep all vBuckets of a bucket as of one moment
+    #[command(
+        after_help = "Examples:\n  stave snapshot make --bucket travel\n  stave backup --to /backups --bucket travel --snapshot f7970e20-ca1b-4059-8542-3196e93f6927\n\nThe nodes hold changes together for some milliseconds; reads go on. Nothing is copied: a node keeps the files that it has.\nThe snapshot ends when nothing was read or asked of it for ten minutes, or by `stave snapshot drop`."
+    )]
+    Make(ListFlags),
     /// List the snapshots of a bucket, on all nodes
     #[command(
-        after_help = "Examples:\n  stave snapshot list --bucket travel\n  stave snapshot list --bucket travel --json\n\nA snapshot keeps the file of a vBucket on the disk, also after it was compacted, until its client releases it or\nreads nothing of it for ten minutes."
+        after_help = "Examples:\n  stave snapshot list --bucket travel\n  stave snapshot list --bucket travel --json\n\nA snapshot of the bucket has all vBuckets as of one moment; one by file has the file of one vBucket, for a client that\ncopies it. It keeps files on the disk, also after they were compacted, until its client ends it or reads nothing of it\nfor ten minutes."
     )]
     List(ListFlags),
     /// End snapshots: what keeps their files goes on without them
@@ -68,6 +75,9 @@ struct DropFlags {
 pub fn run(env: &Env, flags: &SnapshotFlags) -> anyhow::Result<Outcome> {
     let mut out = std::io::stdout().lock();
     match &flags.command {
+        SnapshotCommand::Make(flags) => {
+            make(env, &flags.server.target(Dialect::Couchbase)?, flags.json, &mut out)
+        }
         SnapshotCommand::List(flags) => {
             list(env, &flags.server.target(Dialect::Couchbase)?, flags.json, &mut out)
         }
@@ -133,10 +143,49 @@ fn json_of(node: &str, one: &KeptSnapshot) -> Value {
     })
 }
 
+/// What a node keeps of a snapshot of the bucket.
+fn bucket_json(node: &str, one: &KeptOnNode) -> Value {
+    json!({
+        "node": node,
+        "uuid": one.id,
+        "vbuckets": one.vbuckets.len(),
+        "waiting": one.waiting,
+        "lost": one.lost,
+        "held_us": one.held_us,
+        "age_ms": one.age_ms,
+        "ends_after_ms": one.ends_after_ms,
+    })
+}
+
+fn make(env: &Env, target: &Target, is_json: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    let made = make_snapshot(env, target)?;
+    let held_us = made.held.as_micros() as u64;
+    if is_json {
+        let vbuckets: Vec<Value> =
+            made.vbuckets.iter().map(|(vb, at)| json!([vb.0, at.uuid.0, at.seqno.0])).collect();
+        writeln!(out, "{}", json!({ "uuid": made.id, "held_us": held_us, "vbuckets": vbuckets }))?;
+    } else {
+        let held = duration(held_us * NS_IN_US);
+        writeln!(out, "{} of {} vBuckets; changes were held for {held}", made.id, made.vbuckets.len())?;
+    }
+    Ok(Outcome::Done)
+}
+
 fn list(env: &Env, target: &Target, is_json: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let (mut objects, mut text) = (Vec::new(), String::new());
+    let (mut objects, mut of_buckets, mut text) = (Vec::new(), Vec::new(), String::new());
     for member in members(env, target)? {
-        for one in of_node(&mut Client::open(env, &member)?)? {
+        let mut client = Client::open(env, &member)?;
+        for one in kept_on(&mut client)? {
+            let (age, left) = (duration(one.age_ms * NS_IN_MS), duration(one.ends_after_ms * NS_IN_MS));
+            let (waiting, lost) = (one.waiting, one.lost.len());
+            let (vbuckets, id) = (one.vbuckets.len(), &one.id);
+            text.push_str(&format!(
+                "{:<24}   all {id} {vbuckets:>5} vBuckets, {waiting} wait for the disk, {lost} lost, {age} old, ends in {left}\n",
+                member.addr,
+            ));
+            of_buckets.push(bucket_json(&member.addr, &one));
+        }
+        for one in of_node(&mut client)? {
             let (age, left) = (duration(one.age_ms * NS_IN_MS), duration(one.ends_after_ms * NS_IN_MS));
             text.push_str(&format!(
                 "{:<24} {:>5} {} {:>10} {:>10} read, {age} old, ends in {left}\n",
@@ -149,11 +198,11 @@ fn list(env: &Env, target: &Target, is_json: bool, out: &mut dyn Write) -> anyho
             objects.push(json_of(&member.addr, &one));
         }
     }
-    if objects.is_empty() {
+    if objects.is_empty() && of_buckets.is_empty() {
         text.push_str("no snapshots\n");
     }
     if is_json {
-        writeln!(out, "{}", json!({ "snapshots": objects }))?;
+        writeln!(out, "{}", json!({ "snapshots": objects, "of_bucket": of_buckets }))?;
     } else {
         out.write_all(text.as_bytes())?;
     }
@@ -173,9 +222,14 @@ fn end(
             "`{wrong}` is no UUID of a snapshot; `stave snapshot list` shows them"
         )));
     }
-    let mut ended = Vec::new();
+    let (mut ended, mut of_buckets) = (Vec::new(), Vec::new());
     for member in members(env, target)? {
         let mut client = Client::open(env, &member)?;
+        for one in kept_on(&mut client)? {
+            if uuids.is_none_or(|uuids| uuids.contains(&one.id)) && end_on(&mut client, &one.id)? {
+                of_buckets.push((member.addr.clone(), one));
+            }
+        }
         for one in of_node(&mut client)? {
             let is_wanted = uuids.is_none_or(|uuids| uuids.contains(&one.uuid));
             if is_wanted && release(&mut client, &one)? {
@@ -183,17 +237,24 @@ fn end(
             }
         }
     }
-    let is_ended = |uuid: &&String| ended.iter().any(|(_, one)| one.uuid == **uuid);
+    let is_ended = |uuid: &&String| {
+        ended.iter().any(|(_, one)| one.uuid == **uuid) || of_buckets.iter().any(|(_, one)| one.id == **uuid)
+    };
     let missing: Vec<&String> = uuids.into_iter().flatten().filter(|uuid| !is_ended(uuid)).collect();
     if is_json {
         let objects: Vec<Value> = ended.iter().map(|(node, one)| json_of(node, one)).collect();
-        writeln!(out, "{}", json!({ "ended": objects, "missing": missing }))?;
+        let of_buckets: Vec<Value> = of_buckets.iter().map(|(node, one)| bucket_json(node, one)).collect();
+        let object = json!({ "ended": objects, "ended_of_bucket": of_buckets, "missing": missing });
+        writeln!(out, "{object}")?;
     } else {
         for (node, one) in &ended {
             writeln!(out, "ended {} of vBucket {} on {node}", one.uuid, one.vb)?;
         }
+        for (node, one) in &of_buckets {
+            writeln!(out, "ended {} of {} vBuckets on {node}", one.id, one.vbuckets.len())?;
+        }
         missing.iter().try_for_each(|uuid| writeln!(out, "there is no snapshot {uuid}"))?;
-        if ended.is_empty() && uuids.is_none() {
+        if ended.is_empty() && of_buckets.is_empty() && uuids.is_none() {
             writeln!(out, "no snapshots")?;
         }
     }
@@ -279,6 +340,52 @@ mod tests {
         assert!(listed(&server).is_empty());
         let wrong = end(&env, &server.target(), Some(&["x".to_owned()]), false, &mut Vec::new());
         assert!(wrong.expect_err("no UUID").to_string().contains("`x` is no UUID"));
+        std::mem::drop(client);
+        server.stop();
+    }
+
+    #[test]
+    fn a_snapshot_of_the_bucket_is_made_listed_copied_and_ended() {
+        let (mut server, env) = (TestServer::start(), Env::real());
+        let mut client = server.client();
+        for at in 0..40 {
+            client.set(format!("k{at}").as_bytes(), b"1", 0).expect("stored");
+        }
+        let mut out = Vec::new();
+        make(&env, &server.target(), true, &mut out).expect("made");
+        let made: Value = serde_json::from_slice(&out).expect("an object");
+        let id = made["uuid"].as_str().expect("text").to_owned();
+        assert!(is_uuid(&id) && made["vbuckets"].as_array().map(Vec::len) == Some(4), "{made}");
+        client.set(b"k0", b"later", 0).expect("stored");
+        client.set(b"more", b"later", 0).expect("stored");
+        let mut out = Vec::new();
+        list(&env, &server.target(), true, &mut out).expect("listed");
+        let told: Value = serde_json::from_slice(&out).expect("an object");
+        assert_eq!(
+            (&told["of_bucket"][0]["uuid"], &told["of_bucket"][0]["waiting"]),
+            (&made["uuid"], &json!(0))
+        );
+        // What is copied of it is older than what there is; it stays.
+        let folder = tempfile::tempdir().expect("a folder");
+        let repository = crate::backup::Repository::new(&env, folder.path());
+        let take = |snapshot: Option<String>| {
+            let options = crate::backup::TakeOptions { snapshot, is_full: true, ..Default::default() };
+            let not_interrupted = &crate::test_server::NOT_INTERRUPTED;
+            crate::backup::take(&env, &server.target(), &repository, &options, not_interrupted, &mut |_| {})
+        };
+        for _ in 0..2 {
+            let taken = take(Some(id.clone())).expect("a backup");
+            assert_eq!(taken.manifest.total().documents, 40);
+            assert_eq!(taken.manifest.snapshot.as_ref(), Some(&id));
+        }
+        let taken = take(None).expect("a backup");
+        assert_eq!((taken.manifest.total().documents, taken.without_moment), (41, None));
+        assert!(taken.manifest.snapshot.is_some_and(|other| other != id));
+        let drop = |uuid: &str| end(&env, &server.target(), Some(&[uuid.to_owned()]), true, &mut Vec::new());
+        assert_eq!(drop(&id).expect("an answer"), Outcome::Done);
+        assert_eq!(drop(&id).expect("an answer"), Outcome::NotFound);
+        let refused = take(Some(id)).expect_err("it is gone");
+        assert!(format!("{refused:#}").contains("cannot be copied"), "{refused:#}");
         std::mem::drop(client);
         server.stop();
     }

@@ -22,6 +22,7 @@ use crate::units::{before_page, parse_duration};
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("Examples:
   stave stats
+  stave stats all
   stave stats memory
   stave stats vbucket-details 7
   stave stats --json | jq .curr_items
@@ -36,7 +37,7 @@ Figures are those of the node that is named; with --all-nodes they come under th
 Groups:
 {}", groups()))]
 pub struct StatsFlags {
-    /// Which figures, and of what; the general ones if not given
+    /// Which figures, and of what; the general ones if not given, or with `all`
     #[arg(value_name = "GROUP")]
     group: Vec<String>,
     /// Which dialect of the binary protocol the server speaks
@@ -167,7 +168,7 @@ fn changes(before: &[(String, Figures)], now: &[(String, Figures)]) -> String {
 
 fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figures> {
     let mut client = Client::open(env, node)?;
-    let asked = flags.group.join(" ");
+    let asked = asked(&flags.group);
     match client.stats(&asked) {
         Err(ClientError::Refused { .. }) if missing_arguments(&asked).is_some() => {
             let usage = missing_arguments(&asked).unwrap_or_default();
@@ -181,6 +182,11 @@ fn figures(env: &Env, flags: &StatsFlags, node: &Target) -> anyhow::Result<Figur
         }
         figures => Ok(figures?),
     }
+}
+
+/// The group as the server knows it: `all` is the one without a name, as `cbstats` has it.
+fn asked(group: &[String]) -> String {
+    if group == ["all"] { String::new() } else { group.join(" ") }
 }
 
 /// Figures by node.
@@ -276,6 +282,16 @@ mod tests {
         assert_eq!(changes(std::slice::from_ref(&now), std::slice::from_ref(&now)), "");
         let told = changes(&[before, look("h:2", "1")], &[now, look("h:2", "3"), look("h:3", "9")]);
         assert!(told.ends_with("  curr_items of h:1\n              +2  curr_items of h:2\n"), "{told}");
+    }
+
+    #[test]
+    fn the_general_figures_have_the_name_that_cbstats_gives_them() {
+        let asked = |group: &[&str]| asked(&group.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!((asked(&[]), asked(&["all"])), (String::new(), String::new()));
+        assert_eq!(
+            (asked(&["vbucket-details", "7"]), asked(&["all", "7"])),
+            ("vbucket-details 7".into(), "all 7".into())
+        );
     }
 
     #[test]

@@ -10,6 +10,8 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
+use node::stats::timings::SAMPLED_TURNS;
+use protocol::opcode;
 use serde_json::{Map, Value, json};
 
 use crate::bench::bar;
@@ -31,7 +33,8 @@ const MOST_BYTES: u64 = 16 << 20;
   stave timings --json > before.json
   stave timings --since before.json
 
-Times of commands are those of one turn of a connection in 64; all others are all there were.
+Times of commands (Get, Set, ...) are sampled: measured are the requests of one turn of a connection in 64, so there were
+about 64 times as many; with --json their measured_one_in is 64. All others are all there were; their measured_one_in is 1.
 work_queue and fetch_queue are waits of requests that left their worker: for a thread for long work, for the fetcher.
 Times are those of the bucket, since the node started or the bucket was made.")]
 pub struct TimingsFlags {
@@ -183,6 +186,12 @@ fn choose(times: Times, ops: &[String]) -> anyhow::Result<Times> {
     Ok(times.into_iter().filter(|(op, _)| ops.iter().any(|wanted| is(op, wanted))).collect())
 }
 
+/// Of how many requests of this operation one is measured. Only commands are sampled; no other operation has such a name.
+fn measured_one_in(op: &str) -> u64 {
+    let is_command = (0..=u8::MAX).any(|code| opcode::name(code) == Some(op));
+    if is_command { SAMPLED_TURNS } else { 1 }
+}
+
 fn render(times: &Times) -> String {
     if times.is_empty() {
         return "no times were recorded\n".to_owned();
@@ -194,8 +203,12 @@ fn render(times: &Times) -> String {
 fn section(op: &str, times: &OpTimes) -> String {
     let ns = |us: f64| (us * 1000.0) as u64;
     let total = times.count();
+    let recorded = match measured_one_in(op) {
+        1 => "recorded".to_owned(),
+        many => format!("measured (one turn of a connection in {many})"),
+    };
     let mut out = format!(
-        "{op}: {} recorded, average {}, total {}\n",
+        "{op}: {} {recorded}, average {}, total {}\n",
         thousands(total),
         duration(ns(times.mean_us())),
         duration(ns(times.total_us))
@@ -219,17 +232,18 @@ fn section(op: &str, times: &OpTimes) -> String {
 }
 
 fn as_json(times: &Times) -> Value {
-    let of = |times: &OpTimes| {
+    let of = |op: &str, times: &OpTimes| {
         let ranges: Vec<[u64; 3]> =
             times.ranges.iter().map(|(from, (to, count))| [*from, *to, *count]).collect();
         json!({
             "count": times.count(),
+            "measured_one_in": measured_one_in(op),
             "mean_us": times.mean_us(),
             "total_us": times.total_us,
             "ranges_us": ranges,
         })
     };
-    Value::Object(times.iter().map(|(op, times)| (op.clone(), of(times))).collect::<Map<_, _>>())
+    Value::Object(times.iter().map(|(op, times)| (op.clone(), of(op, times))).collect::<Map<_, _>>())
 }
 
 fn read_earlier(env: &Env, path: &std::path::Path) -> anyhow::Result<Times> {
@@ -280,7 +294,7 @@ mod tests {
     #[test]
     fn times_are_drawn() {
         expect![[r#"
-            Get: 2,000 recorded, average 2.00 ms, total 4.00 s
+            Get: 2,000 measured (one turn of a connection in 64), average 2.00 ms, total 4.00 s
              0.00 us -  1.00 us  1,500   75.00 %  ██████████████████████████████████████████████████
              1.00 us -  2.00 us    400   95.00 %  █████████████▍
              36.9 ms -  41.0 ms    100  100.00 %  ███▍
@@ -298,6 +312,16 @@ mod tests {
         let read = from_json(as_json(&times).to_string().as_bytes()).expect("it was printed so");
         assert_eq!(read, times);
         assert!(from_json(b"[]").is_err() && from_json(b"{\"Get\":{}}").is_err());
+    }
+
+    #[test]
+    fn json_says_what_is_sampled() {
+        let told = as_json(&times(&ROWS));
+        assert_eq!(told["Get"]["measured_one_in"], 64);
+        assert_eq!(told["sync_write_commit_majority"]["measured_one_in"], 1);
+        for all in ["bg_wait", "disk_commit", "work_queue", "flusher"] {
+            assert_eq!(measured_one_in(all), 1, "{all}");
+        }
     }
 
     #[test]

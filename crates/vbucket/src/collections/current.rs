@@ -161,6 +161,11 @@ impl OpenCollection {
         OpenCollection { history, ..self }
     }
 
+    /// What clients did with it.
+    pub fn ops(&self) -> CollectionOps {
+        self.ops
+    }
+
     /// Whether a history of changes leaves out its replaced versions.
     pub(crate) fn is_left_out_of_history(&self) -> bool {
         self.history == Some(false)
@@ -297,6 +302,15 @@ impl Collections {
             None => Held::default(),
             Some(_) if id == CollectionId::DEFAULT => all.without(self.counted()),
             Some(one) => one.held,
+        }
+    }
+
+    /// Tells of each collection what it holds, of `all` that the vBucket does; the default one comes last. In one pass:
+    /// asking for each with [`Collections::held`] looks each up, and counts all others for the default one.
+    pub fn each_held(&self, all: Held, mut tell: impl FnMut(&OpenCollection, Held)) {
+        self.named.iter().for_each(|one| tell(one, one.held));
+        if let Some(default) = &self.default {
+            tell(default, all.without(self.counted()));
         }
     }
 

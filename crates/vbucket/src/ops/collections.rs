@@ -4,7 +4,7 @@
 use base::{CollectionId, Moment, NewVersion, RevSeqno, Seqno, Version};
 
 use crate::collections::event::EncodedEvent;
-use crate::collections::{Collections, Held, Manifest, ManifestChange, SystemEvent};
+use crate::collections::{Collections, Held, Manifest, ManifestChange, OpenCollection, SystemEvent};
 use crate::ops::change::Stored;
 use crate::vbucket::{Contents, Garbage, History};
 
@@ -36,6 +36,11 @@ impl Contents {
     /// What a collection holds.
     pub fn held_by(&self, id: CollectionId) -> Held {
         self.history.collections.held(id, self.held())
+    }
+
+    /// Tells of each collection what it holds; the default one comes last.
+    pub fn each_held(&self, tell: impl FnMut(&OpenCollection, Held)) {
+        self.history.collections.each_held(self.held(), tell);
     }
 
     /// Takes over a manifest, as an active vBucket does: each difference is an event with a seqno of its own. `None` if

@@ -82,9 +82,8 @@ impl FlushBatch {
 }
 
 impl VBucket {
-    /// Takes what is not on disk yet; nothing if there is nothing, or no disk. Constant time.
-    pub fn take_flush_batch(&mut self, max_items: u64) -> Option<FlushBatch> {
-        let limit = RangeLimit::items(max_items);
+    /// Takes what is not on disk yet, as far as the limit lets it; nothing if there is nothing, or no disk. Constant time.
+    pub fn take_flush_batch(&mut self, limit: RangeLimit) -> Option<FlushBatch> {
         let range = self.contents.history.checkpoints.take_range(self.contents.persistence?, limit);
         let range = range.expect("the flusher's cursor is never dropped");
         let is_wanted = self.state_changed && !planted::is(Bug::StateNotSaved);

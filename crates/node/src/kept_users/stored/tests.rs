@@ -255,6 +255,7 @@ fn settings_of_security_are_moved_with_the_users() {
     let mut own = KeptUsers::default();
     (0..300).for_each(|n| world.put(&mut own, &format!("user{n}"), &[]));
     own.set_security(SecuritySettings { honors_order: Some(true), ..SecuritySettings::default() });
+    let decoys = own.decoy_key();
     let mut change = Change::moving(&world.read(), own.clone(), "node-1", &world.env);
     let (version, puts) = change.part();
     let commit = Commit { guard: Some((GUARD, version)), puts: &puts, lease: None };
@@ -263,4 +264,5 @@ fn settings_of_security_are_moved_with_the_users() {
     assert!(part.kept().security().is_unset());
     let whole = world.commit(Change::moving(&part, own, "node-1", &world.env)).expect("written");
     assert!(whole.kept().security().honors_order == Some(true) && world.read().kept() == whole.kept());
+    assert!(decoys.is_some() && whole.kept().decoy_key() == decoys, "salts of decoys are as before");
 }

@@ -6,12 +6,12 @@ use dcp::{Agreement, Features};
 use protocol::dcp::{OpenFlags, StreamFlags, StreamRequest};
 
 use super::*;
-use crate::dcp::DcpConnection;
+use crate::dcp::{DcpConnection, Owner};
 use crate::output::Output;
 
 fn open(world: &World, name: &[u8]) -> DcpConnection {
     let agreed = Agreement::open(OpenFlags(OpenFlags::PRODUCER), name, false).expect("a producer");
-    DcpConnection::open(world.node.streams(), &world.bucket, name, agreed, Features::default())
+    DcpConnection::open(world.node.streams(), &world.bucket, name, Owner::Node, agreed, Features::default())
 }
 
 fn begin(connection: &mut DcpConnection, vb: u16) {

@@ -46,7 +46,7 @@ pub(super) use self::cursors::{create, list, move_to, remove, show};
 use super::answers::no_such_bucket;
 use super::basic_auth::Caller;
 use super::query::Query;
-use super::rights::{forbidden, rights_in};
+use super::rights::{lacks, rights_in};
 use super::shared::Shared;
 
 /// How long nothing happens before a sign of life.
@@ -195,8 +195,7 @@ fn check_rights(user: &User, bucket: &Bucket, names: &[&str], ids: &[CollectionI
     if rights.may_stream(wanted(ids)) {
         return Ok(());
     }
-    let what = if ids.is_empty() { "of the whole bucket" } else { "of each of these collections" };
-    Err(forbidden(&format!("the privilege to stream changes {what}"), "DcpStream"))
+    Err(lacks(&[Privilege::DcpStream, Privilege::DcpProducer], bucket.name(), None))
 }
 
 /// What collections are called now.

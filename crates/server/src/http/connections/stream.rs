@@ -45,7 +45,8 @@ impl Stream {
         if is_handshaking {
             connection.enter(Phase::Head, connections.now_s() + HANDSHAKE_S);
         }
-        Stream { transport, connection, connections, is_handshaking, first: FirstHead::default() }
+        let first = FirstHead::of(connections.limits.head_bytes);
+        Stream { transport, connection, connections, is_handshaking, first }
     }
 
     pub(super) fn connection(&self) -> &Arc<Connection> {
@@ -123,7 +124,7 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads until the first head is there, or cannot become one.
+    /// Reads until the first head is there, with a small body, or cannot become one.
     fn poll_first_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.first.is_there() {
             let mut piece = [0; PIECE_BYTES];
@@ -133,6 +134,10 @@ impl Stream {
                 [] => self.first.end(),
                 came => self.first.take(came),
             }
+        }
+        if self.first.is_whole() {
+            // It is not the first look.
+            let _ = self.connection.is_first_whole.set(());
         }
         Poll::Ready(Ok(()))
     }

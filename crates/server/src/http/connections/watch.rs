@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 
 use ::node::audit::record::Ends;
 use ::node::connection_memory::LARGE_BYTES;
+use ::node::first_head::MOST_OF_STRANGERS;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
@@ -164,10 +165,8 @@ fn certified(request: &Request) -> Option<String> {
     guest.connection.certified().map(str::to_owned)
 }
 
-/// The largest body of a client that has not logged in: a form with some names and a password.
-const MOST_OF_STRANGERS: usize = 4 << 10;
-
-/// A request with all of its body, or what is answered instead.
+/// A request with all of its body, or what is answered instead. The body of a client that has not logged in has come with
+/// its head: none is waited for with all that hyper holds for a connection (record 192).
 pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
     let Some(ConnectInfo(guest)) = request.extensions().get::<ConnectInfo<Guest>>().cloned() else {
         return Ok(request);
@@ -183,6 +182,9 @@ pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
     }
     let expected = told.unwrap_or(most as u64) as usize;
     let has_body = !http_body::Body::is_end_stream(&body);
+    if has_body && is_stranger && guest.connection.is_first_whole.get().is_none() {
+        return Err(not_with_its_head(&parts.headers));
+    }
     if has_body && !guest.connections.reserve_body(&guest.connection, expected) {
         return Err(no_room());
     }
@@ -200,6 +202,17 @@ pub(crate) async fn body(request: Request) -> Result<Request, Box<Response>> {
         }
         Err(_) => Err(too_large(most)),
     }
+}
+
+/// What a client without a login is answered whose body would have to be waited for.
+fn not_with_its_head(headers: &HeaderMap) -> Box<Response> {
+    let rule = format!("without a login a request has at most {MOST_OF_STRANGERS} bytes of body");
+    if headers.contains_key(header::EXPECT) {
+        let why = format!("{rule}, which is not asked for: send it without Expect");
+        return refused(StatusCode::EXPECTATION_FAILED, &why);
+    }
+    let why = format!("{rule}, with Content-Length, and at most 16 KiB of head and body together");
+    refused(StatusCode::LENGTH_REQUIRED, &why)
 }
 
 fn no_room() -> Box<Response> {

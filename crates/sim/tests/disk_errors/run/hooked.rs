@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::{CollectionId, DocKey, Seqno, VbId, Version};
+use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{
-    Background, CollectionStats, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage,
-    KvStore, RolledBack, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbucketFile,
-    catalog::StoreId,
+    Background, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage, KvStore, RolledBack,
+    SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbucketFile, catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -72,10 +71,6 @@ impl KvStore for Hooked {
 
     fn usage(&self, vb: VbId) -> Option<Usage> {
         self.inner.usage(vb)
-    }
-
-    fn collections(&self, vb: VbId) -> Vec<(CollectionId, CollectionStats)> {
-        self.inner.collections(vb)
     }
 
     fn delete_vbucket(&self, vb: VbId) -> Result<(), Failure> {

@@ -111,7 +111,8 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
     let repository = Repository::new(env, Path::new(DIR));
     let newest = repository.backups(BUCKET).expect("read").len();
     let id = format!("20261127T{newest:06}Z");
-    let head = BackupHead { id: id.clone(), number, base: None, begun_s: 7, vbuckets: VBUCKETS };
+    let head =
+        BackupHead { id: id.clone(), number, base: None, begun_s: 7, vbuckets: VBUCKETS, snapshot: None };
     let folder = Path::new(DIR).join(BUCKET).join(&id);
     let mut writer = BackupWriter::begin(&*env.disk, &folder, head, None).expect("begun");
     let mut lines = Vec::new();
@@ -132,7 +133,7 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
         lines.push(VbucketLine { vb, uuid, from: 0, to, blocks, counts: BTreeMap::new() });
     }
     writer.complete(&lines).expect("written");
-    writer.finish(BUCKET, 9, BucketState::default()).expect("complete");
+    writer.finish(BUCKET, 9, None, BucketState::default()).expect("complete");
     lines.iter().map(|line| LogPosition::at(line.uuid, line.to, BEGIN_NS)).collect()
 }
 

@@ -78,8 +78,14 @@ impl Messages<'_, '_> {
 /// Follows one vBucket to a goal.
 fn follow(goal: u64, test: impl FnOnce(&mut Messages<'_, '_>)) {
     let (env, _) = Env::sim(1);
-    let head =
-        BackupHead { id: "20261127T000000Z".to_owned(), number: 1, base: None, begun_s: 0, vbuckets: 2 };
+    let head = BackupHead {
+        id: "20261127T000000Z".to_owned(),
+        number: 1,
+        base: None,
+        begun_s: 0,
+        vbuckets: 2,
+        snapshot: None,
+    };
     let writer =
         BackupWriter::begin(&*env.disk, Path::new("/b/20261127T000000Z"), head, None).expect("begun");
     let plan = ReadPlan { vb: VB, known: VbUuid(7), uuid: VbUuid(7), from: Seqno(0), goal: Seqno(goal) };
@@ -97,6 +103,7 @@ fn follow(goal: u64, test: impl FnOnce(&mut Messages<'_, '_>)) {
         bytes: 0,
         begun: Duration::ZERO,
         heard: Duration::ZERO,
+        cut: &Cut::default(),
         max_rate: None,
         paused: Duration::ZERO,
         failed: None,

@@ -1,5 +1,9 @@
-//! Following vBuckets wherever in a cluster they are active: a connection to each node that has some, made anew when one
-//! of them moves or a node goes away.
+//! All vBuckets, wherever in a cluster they are active: following them over a connection to each node that has some, made anew
+//! when one of them moves or a node goes away; and snapshots of a bucket, which the nodes cut together (docs/adr/0197).
+//!
+//! For a snapshot all nodes hold changes first; when the last one has said so, each takes the moment and lets changes go on. A
+//! moment is one only if the same nodes were active for the same vBuckets, in the same histories, from the first answer to the
+//! last.
 #![allow(clippy::disallowed_methods, reason = "the client's end is not part of a node")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, bail};
 use base::env::Env;
-use base::{Seqno, VbId};
+use base::{Datatype, Seqno, VbId, VbUuid};
 use protocol::dcp::EndReason;
+use protocol::{RequestParts, Status, opcode};
+use serde_json::{Value, json};
 
 use super::follow::{Watch, follow, high_seqnos};
 use super::{Event, Session, Start, Wishes};
@@ -22,6 +29,16 @@ const PAUSE: Duration = Duration::from_millis(300);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// While nobody is active for some vBuckets, it is looked again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const SNAPSHOT: &str = "snapshot of the bucket";
+/// For how long nodes are asked to hold changes at the most, at first; it is doubled with each try.
+const FIRST_HOLD_MS: u64 = 100;
+/// Nodes hold changes for no longer.
+const LONGEST_HOLD_MS: u64 = 1000;
+const MOST_TRIES: u32 = 8;
+/// Nor is it tried again after this.
+const MOST_TRYING: Duration = Duration::from_secs(5);
+/// Between two looks at whether all vBuckets can be read.
+const READY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The nodes of the cluster that a node belongs to, as it says; the node alone if it knows of no others.
 pub fn members(env: &Env, target: &Target) -> Result<Vec<Target>, ClientError> {
@@ -280,4 +297,263 @@ impl Watch for One<'_, '_, '_> {
         let flow = lock(self.round.watch).disconnected(error);
         if self.unless_over(flow).is_break() { flow } else { self.leave() }
     }
+}
+
+/// Where a vBucket was at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VbPlace {
+    /// Its history.
+    pub uuid: VbUuid,
+    /// Its last change.
+    pub seqno: Seqno,
+}
+
+/// A snapshot that the nodes keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketSnapshot {
+    /// Its UUID.
+    pub id: String,
+    /// All vBuckets of the bucket.
+    pub vbuckets: BTreeMap<VbId, VbPlace>,
+    /// For how long a node held changes, that of the one that held them for longest.
+    pub held: Duration,
+}
+
+impl BucketSnapshot {
+    /// The value of a stream request that reads it.
+    pub fn filter(&self) -> Vec<u8> {
+        json!({ "snapshot": self.id }).to_string().into_bytes()
+    }
+}
+
+/// What a node keeps, as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptOnNode {
+    /// The snapshot's UUID.
+    pub id: String,
+    /// Its vBuckets of that node.
+    pub vbuckets: BTreeMap<VbId, VbPlace>,
+    /// vBuckets that cannot be read yet.
+    pub waiting: u64,
+    /// vBuckets that cannot be read any more.
+    pub lost: Vec<u16>,
+    /// How long ago it was made.
+    pub age_ms: u64,
+    /// When it ends unless something is read or asked of it.
+    pub ends_after_ms: u64,
+    /// For how long changes were held for it.
+    pub held_us: u64,
+}
+
+/// Why a try came to nothing.
+enum NoMoment {
+    /// Another one may succeed.
+    Again(String),
+    Over(anyhow::Error),
+}
+
+impl From<ClientError> for NoMoment {
+    fn from(error: ClientError) -> NoMoment {
+        if error.may_pass() { NoMoment::Again(error.reason()) } else { NoMoment::Over(error.into()) }
+    }
+}
+
+/// Has the nodes make a snapshot of the target's bucket. It can be read when this returns, until it is ended or nothing is
+/// read or asked of it for ten minutes.
+pub fn make_snapshot(env: &Env, target: &Target) -> anyhow::Result<BucketSnapshot> {
+    let (begun, mut hold_ms, mut why, mut tries) = (Instant::now(), FIRST_HOLD_MS, String::new(), 0);
+    while tries < MOST_TRIES && begun.elapsed() < MOST_TRYING {
+        tries += 1;
+        if tries > 1 {
+            // Nodes rest behind a hold.
+            std::thread::sleep(Duration::from_millis(hold_ms));
+            hold_ms = (hold_ms * 2).min(LONGEST_HOLD_MS);
+        }
+        match try_once(env, target, hold_ms) {
+            Ok(made) => return Ok(made),
+            Err(NoMoment::Again(reason)) => why = reason,
+            Err(NoMoment::Over(error)) => return Err(error),
+        }
+    }
+    bail!("the nodes found no moment in {tries} tries; the last one: {why}")
+}
+
+/// What the nodes keep of a snapshot; an error if that is not all of the bucket's vBuckets, or some of them cannot be read.
+pub fn find_snapshot(env: &Env, target: &Target, id: &str) -> anyhow::Result<BucketSnapshot> {
+    let mut nodes = connect(env, target).map_err(over)?;
+    let all = nodes[0].vbuckets();
+    wait_until_ready(&mut nodes, id, all, target.patience.0).map_err(over)
+}
+
+/// Ends a snapshot on all nodes; whether any of them had it.
+pub fn end_snapshot(env: &Env, target: &Target, id: &str) -> Result<bool, ClientError> {
+    let mut was_there = false;
+    for member in members(env, target)? {
+        was_there |= end_on(&mut Client::open(env, &member)?, id)?;
+    }
+    Ok(was_there)
+}
+
+/// Ends what a node keeps of a snapshot; false if it keeps nothing of it.
+pub fn end_on(client: &mut Client, id: &str) -> Result<bool, ClientError> {
+    match ask(client, &json!({ "do": "drop", "id": id })) {
+        Ok(_) => Ok(true),
+        Err(ClientError::Refused { status_code, .. }) if status_code == Status::KeyEnoent.code() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a node keeps. Nothing of one that does not know of snapshots.
+pub fn kept_on(client: &mut Client) -> anyhow::Result<Vec<KeptOnNode>> {
+    match ask(client, &json!({ "do": "list" })) {
+        Ok(told) => {
+            let all = told["snapshots"].as_array().context("the node's list of snapshots is none")?;
+            all.iter().map(kept_of).collect()
+        }
+        Err(ClientError::Refused { status_code, .. }) if status_code == Status::UnknownCommand.code() => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn over(failed: NoMoment) -> anyhow::Error {
+    match failed {
+        NoMoment::Again(reason) => anyhow::anyhow!(reason),
+        NoMoment::Over(error) => error,
+    }
+}
+
+fn connect(env: &Env, target: &Target) -> Result<Vec<Client>, NoMoment> {
+    let members = members(env, target)?;
+    members.iter().map(|member| Ok(Client::open(env, member)?)).collect()
+}
+
+fn try_once(env: &Env, target: &Target, hold_ms: u64) -> Result<BucketSnapshot, NoMoment> {
+    let mut nodes = connect(env, target)?;
+    let vbuckets = nodes[0].vbuckets();
+    let mut bytes = [0; 16];
+    env.random.fill(&mut bytes);
+    let id = uuid_of(u128::from_be_bytes(bytes));
+    let taken = cut(&mut nodes, &id, vbuckets, hold_ms)
+        .and_then(|()| wait_until_ready(&mut nodes, &id, vbuckets, target.patience.0));
+    if taken.is_err() {
+        // What failed is told; what is left behind ends by itself.
+        let _ = at_once(&mut nodes, &json!({ "do": "release", "id": id }));
+        let _ = at_once(&mut nodes, &json!({ "do": "drop", "id": id }));
+    }
+    taken
+}
+
+/// Holds changes on all nodes, then takes the moment on all of them.
+fn cut(nodes: &mut [Client], id: &str, vbuckets: u16, hold_ms: u64) -> Result<(), NoMoment> {
+    let held = at_once(nodes, &json!({ "do": "hold", "id": id, "most_ms": hold_ms }))?;
+    let taken = at_once(nodes, &json!({ "do": "take", "id": id }))?;
+    let places = |all: &[Value]| -> Result<Vec<BTreeMap<VbId, VbPlace>>, NoMoment> {
+        all.iter().map(|told| places_of(&told["vbuckets"]).map_err(NoMoment::Over)).collect()
+    };
+    let (held, taken) = (places(&held)?, places(&taken)?);
+    let of_one = |held: &BTreeMap<VbId, VbPlace>, taken: &BTreeMap<VbId, VbPlace>| {
+        held.keys().eq(taken.keys()) && held.iter().all(|(vb, place)| taken[vb].uuid == place.uuid)
+    };
+    if !held.iter().zip(&taken).all(|(held, taken)| of_one(held, taken)) {
+        return Err(NoMoment::Again("vBuckets moved meanwhile".to_owned()));
+    }
+    whole(taken.into_iter().flatten(), vbuckets).map(drop)
+}
+
+/// All vBuckets, each of which must be there once.
+fn whole(
+    places: impl Iterator<Item = (VbId, VbPlace)>,
+    vbuckets: u16,
+) -> Result<BTreeMap<VbId, VbPlace>, NoMoment> {
+    let mut all = BTreeMap::new();
+    for (vb, place) in places {
+        if all.insert(vb, place).is_some() {
+            return Err(NoMoment::Again(format!("two nodes say that they are active for vBucket {vb}")));
+        }
+    }
+    match (0..vbuckets).map(VbId).find(|vb| !all.contains_key(vb)) {
+        Some(missing) => Err(NoMoment::Again(format!("no node has vBucket {missing} in it"))),
+        None => Ok(all),
+    }
+}
+
+/// Waits until all vBuckets of a snapshot can be read.
+fn wait_until_ready(
+    nodes: &mut [Client],
+    id: &str,
+    vbuckets: u16,
+    patience: Duration,
+) -> Result<BucketSnapshot, NoMoment> {
+    let begun = Instant::now();
+    loop {
+        let told = at_once(nodes, &json!({ "do": "look", "id": id }))?;
+        let kept: Vec<KeptOnNode> =
+            told.iter().map(kept_of).collect::<anyhow::Result<_>>().map_err(NoMoment::Over)?;
+        if let Some(lost) = kept.iter().find_map(|one| one.lost.first()) {
+            return Err(NoMoment::Again(format!("vBucket {lost} moved, went back, or could not be read")));
+        }
+        if kept.iter().all(|one| one.waiting == 0) {
+            let held = kept.iter().map(|one| Duration::from_micros(one.held_us)).max().unwrap_or_default();
+            let vbuckets = whole(kept.into_iter().flat_map(|one| one.vbuckets), vbuckets)?;
+            return Ok(BucketSnapshot { id: id.to_owned(), vbuckets, held });
+        }
+        if begun.elapsed() >= patience {
+            let reason = format!("not all vBuckets were saved within {patience:.0?}; --timeout waits longer");
+            return Err(NoMoment::Over(anyhow::anyhow!(reason)));
+        }
+        std::thread::sleep(READY_PAUSE);
+    }
+}
+
+/// Asks all nodes at the same time.
+fn at_once(nodes: &mut [Client], wanted: &Value) -> Result<Vec<Value>, ClientError> {
+    let answers: Vec<Result<Value, ClientError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter_mut().map(|node| scope.spawn(move || ask(node, wanted))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
+        let joined = threads.into_iter().map(join);
+        joined.map(|answer| answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    answers.into_iter().collect()
+}
+
+fn ask(client: &mut Client, wanted: &Value) -> Result<Value, ClientError> {
+    let (value, datatype) = (wanted.to_string(), Datatype::JSON.0);
+    let value = value.as_bytes();
+    let parts = RequestParts { opcode: opcode::BUCKET_SNAPSHOT, value, datatype, ..RequestParts::default() };
+    let answer = client.request(SNAPSHOT, parts)?;
+    if Status::from_code(answer.status_code) != Some(Status::Success) {
+        return Err(answer.refused(SNAPSHOT));
+    }
+    let wrong = ClientError::Answer { operation: SNAPSHOT, what: "it is not JSON" };
+    serde_json::from_slice(&answer.value).map_err(|_| wrong)
+}
+
+fn places_of(told: &Value) -> anyhow::Result<BTreeMap<VbId, VbPlace>> {
+    let place = |one: &Value| {
+        let vb = VbId(u16::try_from(one[0].as_u64()?).ok()?);
+        Some((vb, VbPlace { uuid: VbUuid(one[1].as_u64()?), seqno: Seqno(one[2].as_u64()?) }))
+    };
+    let all = told.as_array().context("the node's answer names no vBuckets")?;
+    all.iter().map(|one| place(one).context("the node's answer has what is no vBucket")).collect()
+}
+
+fn kept_of(told: &Value) -> anyhow::Result<KeptOnNode> {
+    let number = |name: &str| told[name].as_u64().with_context(|| format!("the node tells no {name}"));
+    let lost = told["lost"].as_array().context("the node does not say what it lost")?;
+    Ok(KeptOnNode {
+        id: told["id"].as_str().context("the node tells no id")?.to_owned(),
+        vbuckets: places_of(&told["vbuckets"])?,
+        waiting: number("waiting")?,
+        lost: lost.iter().filter_map(Value::as_u64).filter_map(|vb| u16::try_from(vb).ok()).collect(),
+        age_ms: number("age_ms")?,
+        ends_after_ms: number("ends_after_ms")?,
+        held_us: number("held_us")?,
+    })
+}
+
+fn uuid_of(id: u128) -> String {
+    let digits = format!("{id:032x}");
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }

@@ -7,7 +7,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use everywhere::{ask_everywhere, follow_everywhere, members};
+pub use everywhere::{
+    BucketSnapshot, KeptOnNode, ask_everywhere, end_on, end_snapshot, find_snapshot, follow_everywhere,
+    kept_on, make_snapshot, members,
+};
 pub use follow::{History, Watch, failover_logs, follow, high_seqnos, newest_histories};
 pub use position::Position;
 pub(crate) use session::seqno_of;

@@ -324,9 +324,12 @@ fn a_restore_that_ends_early_says_what_it_leaves() {
     let len = |path: &Path| open(path).len().expect("its length");
     let paths = disk.read_dir(&dir).expect("it is there").into_iter().map(|name| dir.join(name));
     let path = paths.max_by_key(|path| len(path)).expect("the changes");
-    let (file, late, mut byte) = (open(&path), len(&path) - 1_000, [0]);
-    assert_eq!(file.read_at(&mut byte, late).expect("it is sound"), 1);
-    file.write_at(&[byte[0] ^ 1], late).expect("written");
+    let mut all = vec![0; len(&path) as usize];
+    open(&path).read_at(&mut all, 0).expect("it is sound");
+    // The last block of the vBucket that is restored last: its number stands behind the mark and the backup's number.
+    let is_last_vbucket = |head: &[u8]| head[..4] == *b"SBK1" && head[12..14] == [0, 3];
+    let late = all.windows(14).rposition(is_last_vbucket).expect("a block") + 1_000;
+    open(&path).write_at(&[all[late] ^ 1], late as u64).expect("written");
     let error = restored(&server, folder.path(), &["--conflict", "force"]).expect_err("it is damaged");
     let error = format!("{error:#}");
     assert!(error.contains("documents were sent") && error.contains("stay there"), "{error}");

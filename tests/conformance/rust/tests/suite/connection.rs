@@ -29,25 +29,6 @@ fn a_second_connection_becomes_ready() {
     });
 }
 
-/// Without TLS there is nothing to trust.
-#[test]
-fn a_node_whose_certificate_another_ca_has_signed_is_not_trusted() {
-    run(async |_, key| {
-        if std::env::var_os("STAVE_CA").is_none() {
-            return;
-        }
-        let write = async {
-            let (user, password) = (env("STAVE_USER"), env("STAVE_PASSWORD"));
-            let other = connect_trusting(Some(&env("STAVE_STRANGE_CA")), &user, &password).await?;
-            other.bucket(env("STAVE_BUCKET")).default_collection().upsert(&key, 1, None).await
-        };
-        // The SDK goes on trying until the caller gives up.
-        if let Ok(result) = timeout(SHORT * 5, write).await {
-            assert!(result.is_err(), "it wrote to a node that it must not trust");
-        }
-    });
-}
-
 /// Connecting and writing either fails for the documented reason or is tried again until the caller gives up.
 async fn assert_not_authenticated(user: &str, password: &str) {
     let write = async {

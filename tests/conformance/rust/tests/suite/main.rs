@@ -14,5 +14,6 @@ mod lookup_in;
 mod mutate_in;
 mod replicas;
 mod support;
+mod tls;
 mod values;
 mod xattrs;

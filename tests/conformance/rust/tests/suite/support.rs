@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use couchbase::authenticator::PasswordAuthenticator;
+use couchbase::authenticator::{Authenticator, PasswordAuthenticator};
 use couchbase::bucket::Bucket;
 use couchbase::cluster::Cluster;
 use couchbase::collection::Collection;
@@ -59,17 +59,18 @@ pub fn env(name: &str) -> String {
 
 /// With TLS, if the node's CA is given.
 pub async fn connect(user: &str, password: &str) -> SdkResult<Cluster> {
-    connect_trusting(std::env::var("STAVE_CA").ok().as_deref(), user, password).await
+    let login = PasswordAuthenticator::new(user, password).into();
+    connect_as(&env("STAVE_CONN"), std::env::var("STAVE_CA").ok().as_deref(), login).await
 }
 
-/// The same, trusting the CA of this file.
-pub async fn connect_trusting(ca: Option<&str>, user: &str, password: &str) -> SdkResult<Cluster> {
-    let mut options = ClusterOptions::new(PasswordAuthenticator::new(user, password).into());
+/// Connects to `conn`, trusting the CA of this file.
+pub async fn connect_as(conn: &str, ca: Option<&str>, login: Authenticator) -> SdkResult<Cluster> {
+    let mut options = ClusterOptions::new(login);
     if let Some(ca) = ca {
         let ca = CertificateDer::from_pem_file(ca).expect("a certificate");
         options = options.tls_options(TlsOptions::new().add_ca_certificate(ca));
     }
-    Cluster::connect(env("STAVE_CONN"), options).await
+    Cluster::connect(conn, options).await
 }
 
 pub async fn wait_until_ready(bucket: &Bucket) {

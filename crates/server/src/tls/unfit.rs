@@ -1,0 +1,125 @@
+//! What is wrong with certificates that can be served with: they end, or are not for what the node uses them for.
+
+use ::node::config::{ClientAuth, TlsConfig};
+use rustls::pki_types::CertificateDer;
+
+use super::identity::{self, CaEnd, Purpose};
+
+/// Seconds.
+pub(super) const DAY_S: u64 = 24 * 60 * 60;
+/// From this number of days before its end a certificate is warned of.
+const SOON_DAYS: u64 = 30;
+/// So many of a certificate's names are told.
+const MOST_NAMES_TOLD: usize = 8;
+
+/// The certificates that a node shows, and the CAs by which it knows others.
+#[derive(Clone)]
+pub(super) struct Shown {
+    chain: Vec<CertificateDer<'static>>,
+    /// When the first of the chain is not valid any more, in seconds of Unix time.
+    end_s: Option<u64>,
+    cas: Vec<CaEnd>,
+}
+
+impl Shown {
+    pub(super) fn new(chain: Vec<CertificateDer<'static>>, cas: Vec<CertificateDer<'static>>) -> Shown {
+        Shown { end_s: identity::valid_until_s(&chain), cas: identity::ends(&cas), chain }
+    }
+
+    /// When the node's own certificate is not valid any more, in seconds of Unix time.
+    pub(super) fn end_s(&self) -> Option<u64> {
+        self.end_s
+    }
+
+    /// When the first of the CAs is not valid any more.
+    pub(super) fn first_ca_end_s(&self) -> Option<u64> {
+        self.cas.iter().map(|ca| ca.last_s).min()
+    }
+
+    /// What a person has to know of the end of the certificate, if it is near or past.
+    pub(super) fn end(&self, now_s: u64) -> Option<String> {
+        let what = warning(self.end_s?, now_s)?;
+        let then = if what == PAST { ": clients refuse it" } else { "" };
+        Some(format!("the node's certificate {what}{then}"))
+    }
+
+    /// The same of each CA.
+    pub(super) fn ends_of_cas(&self, now_s: u64) -> Vec<String> {
+        let of = |ca: &CaEnd| {
+            let what = warning(ca.last_s, now_s)?;
+            let then = match what == PAST {
+                true => {
+                    "clients and nodes with certificates of it are refused, and many clients refuse nodes with such ones; give \
+                     all of them certificates of another CA, and take this one out of the file"
+                }
+                false => {
+                    "put another CA beside it, give nodes and clients certificates of that one, and take this one out of the \
+                     file then"
+                }
+            };
+            Some(format!("the CA {:?} {what}: {then}", ca.name))
+        };
+        self.cas.iter().filter_map(of).collect()
+    }
+
+    /// What the certificate is not for: one of the hosts that clients are told, or servers.
+    pub(super) fn unfit(&self, hosts: &[String]) -> Vec<String> {
+        let Some(first) = self.chain.first() else { return Vec::new() };
+        let missing = hosts.iter().filter(|host| !identity::is_for(first, host));
+        let names = || {
+            let names = identity::names(first);
+            if names.is_empty() {
+                return "no name".to_owned();
+            }
+            names[..names.len().min(MOST_NAMES_TOLD)].join(", ")
+        };
+        let of_host = |host: &String| {
+            format!(
+                "clients are told that this node is {host}, and its certificate (tls-cert) is not for that host but for {}: \
+                 clients that compare names do not connect; give --advertise a name of the certificate, or put {host} into \
+                 the certificate",
+                names()
+            )
+        };
+        let of_purpose = identity::leaves_out(&self.chain, Purpose::Server).then(|| {
+            "the extended key usage of the node's certificate (tls-cert) has no serverAuth: clients refuse it; have the CA \
+             issue another one"
+                .to_owned()
+        });
+        missing.map(of_host).chain(of_purpose).collect()
+    }
+
+    /// Whether the other nodes of a cluster, which are taken to ask for certificates as this one does, refuse its own.
+    pub(super) fn is_refused_by_nodes(&self, config: &TlsConfig) -> bool {
+        let is_shown = config.cluster_encryption.covers_http() && config.client_auth != ClientAuth::Off;
+        is_shown && identity::leaves_out(&self.chain, Purpose::Client)
+    }
+}
+
+const PAST: &str = "is not valid any more";
+
+/// What is said of an end at `end_s`, both in seconds of Unix time; `None` while that is far away.
+fn warning(end_s: u64, now_s: u64) -> Option<String> {
+    let left_s = end_s.saturating_sub(now_s);
+    if left_s == 0 {
+        return Some(PAST.to_owned());
+    }
+    let days = left_s / DAY_S;
+    (days < SOON_DAYS).then(|| format!("is valid for {days} more days"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_comes_soon_is_warned_of() {
+        let now_s = 1_000 * DAY_S;
+        assert_eq!(warning(now_s + 30 * DAY_S, now_s), None);
+        let days = |left_s| warning(now_s + left_s, now_s).expect("a warning");
+        assert!(days(30 * DAY_S - 1).contains("29 more days"));
+        assert!(days(1).contains("0 more days"));
+        assert_eq!(warning(now_s, now_s), warning(0, now_s));
+        assert!(days(0).contains("not valid any more"));
+    }
+}
