@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::env::File;
 
-use crate::encrypted::{self, Encryption};
+use crate::encrypted::{self, Encryption, Locked};
 use crate::failure::Failure;
 use crate::pieces::Pieces;
 use crate::snappy;
@@ -115,6 +115,23 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Reads the metadata header, which a header said to be there, and gets the key of the file ready.
+    ///
+    /// # Errors
+    ///
+    /// If the key was not given or is another one, or the metadata header is damaged.
+    pub(crate) fn unlock(&mut self) -> Result<(), Failure> {
+        if self.encryption.is_on() {
+            return Ok(());
+        }
+        let mut block = vec![0; BLOCK as usize];
+        let read = self.read_raw(&mut block, 0)?;
+        self.encryption.unlock(&block[..read]).map_err(|locked| match locked {
+            Locked::Damaged(what) => self.damaged(0, what),
+            Locked::KeyNotGiven(key_id) => Failure::Encrypted { path: self.path.clone(), key_id },
+        })
+    }
+
     /// Bytes in front of the body of each chunk.
     pub(crate) fn prefix(&self) -> usize {
         if self.encryption.is_on() { encrypted::LENGTH } else { CHUNK_PREFIX }
@@ -129,7 +146,9 @@ impl Source {
     pub(crate) fn body_of<'b>(&self, offset: u64, chunk: &'b mut [u8]) -> Result<&'b [u8], Failure> {
         if self.encryption.is_on() {
             let body = chunk.get_mut(encrypted::LENGTH..).unwrap_or_default();
-            return self.encryption.decrypt(offset, body).ok_or_else(|| self.damaged(offset, WRONG_TAG));
+            // A chunk at the start of a block may be said to be right behind the block's first byte.
+            let place = offset + u64::from(offset.is_multiple_of(BLOCK));
+            return self.encryption.decrypt(place, body).ok_or_else(|| self.damaged(offset, WRONG_TAG));
         }
         self.plain_body_of(offset, chunk)
     }

@@ -11,9 +11,6 @@ use std::sync::Arc;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
-use crate::chunk::{BLOCK, Checksum, Source};
-use crate::failure::Failure;
-
 /// First byte of the first block of a file with a metadata header.
 pub(crate) const METADATA_BLOCK: u8 = 2;
 /// Bytes of a tag behind each body.
@@ -66,52 +63,43 @@ impl Encryption {
         self.cipher.is_some()
     }
 
-    /// Decrypts the body of the chunk at `offset`, its tag behind it, in place; `None` if anything was changed.
-    pub(crate) fn decrypt<'b>(&self, offset: u64, body: &'b mut [u8]) -> Option<&'b [u8]> {
+    /// Decrypts the body of a chunk, its tag behind it, in place; `None` if anything was changed. `place` is where the chunk
+    /// begins, behind the first byte of a block if it begins with one.
+    pub(crate) fn decrypt<'b>(&self, place: u64, body: &'b mut [u8]) -> Option<&'b [u8]> {
         let cipher = self.cipher.as_ref()?;
-        // A chunk at the start of a block may be said to be right behind the block's first byte.
-        let number = if offset.is_multiple_of(BLOCK) { offset + 1 } else { offset };
         let mut nonce = [0; NONCE_LEN];
-        nonce[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+        nonce[NONCE_LEN - 8..].copy_from_slice(&place.to_be_bytes());
         let opened = cipher.open_in_place(Nonce::assume_unique_for_key(nonce), Aad::empty(), body);
         opened.ok().map(|body| &*body)
     }
-}
 
-impl Source {
-    /// Reads the metadata header, which a header said to be there, and gets the key of the file ready.
-    ///
-    /// # Errors
-    ///
-    /// If the key was not given or is another one, or the metadata header is damaged.
-    pub(crate) fn unlock(&mut self) -> Result<(), Failure> {
-        if self.encryption.is_on() {
-            return Ok(());
-        }
-        let mut block = vec![0; BLOCK as usize];
-        let read = self.read_raw(&mut block, 0)?;
-        let damaged = || self.damaged(0, "the metadata header is damaged");
-        let metadata = Metadata::decode(&block[..read]).ok_or_else(damaged)?;
+    /// Gets the key of the file ready that begins with `block`, if its metadata header names one.
+    pub(crate) fn unlock(&mut self, block: &[u8]) -> Result<(), Locked> {
+        let metadata = Metadata::decode(block).ok_or(Locked::Damaged("the metadata header is damaged"))?;
         if metadata.key_id.is_empty() {
             // Made while encryption was off.
             return Ok(());
         }
         let key_id = String::from_utf8_lossy(metadata.key_id).into_owned();
-        let Some(key) = self.encryption.keys.0.get(&key_id) else {
-            return Err(Failure::Encrypted { path: self.path.clone(), key_id });
-        };
+        let Some(key) = self.keys.0.get(&key_id) else { return Err(Locked::KeyNotGiven(key_id)) };
         let key = match metadata.version {
-            0 => unwrap(key, &metadata).ok_or_else(|| self.wrong_key())?,
+            0 => unwrap(key, &metadata).ok_or(Locked::Damaged(WRONG_KEY))?,
             1 => derive(key, metadata.context),
-            _ => return Err(damaged()),
+            _ => return Err(Locked::Damaged("the metadata header has an unknown version")),
         };
-        self.encryption.cipher = Some(Arc::new(cipher_of(&key)));
+        self.cipher = Some(Arc::new(cipher_of(&key)));
         Ok(())
     }
+}
 
-    fn wrong_key(&self) -> Failure {
-        self.damaged(0, "the key of the file does not open with the key that was given for it")
-    }
+const WRONG_KEY: &str = "the key of the file does not open with the key that was given for it";
+
+/// Why a file cannot be decrypted.
+pub(crate) enum Locked {
+    /// What does not hold.
+    Damaged(&'static str),
+    /// The key with this identifier was not given.
+    KeyNotGiven(String),
 }
 
 /// Where the key of a file comes from.
@@ -128,7 +116,7 @@ impl Metadata<'_> {
         let (crc, rest) = rest.split_first_chunk::<4>()?;
         // As with headers, the length includes the checksum.
         let body = rest.get(..(u32::from_be_bytes(*length) as usize).checked_sub(crc.len())?)?;
-        if mark != METADATA_BLOCK || Checksum::Crc32c.of(body) != u32::from_be_bytes(*crc) {
+        if mark != METADATA_BLOCK || crc32c::crc32c(body) != u32::from_be_bytes(*crc) {
             return None;
         }
         let (&version, rest) = body.split_first()?;

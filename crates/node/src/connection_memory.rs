@@ -90,7 +90,7 @@ impl Holder {
 
 /// Clients that hold something and have not logged in, by number: the lowest one has held something for the longest time.
 #[derive(Default)]
-struct Strangers {
+struct StrangersShare {
     holding: BTreeMap<u64, Arc<Holder>>,
     next: u64,
     /// What those hold.
@@ -99,7 +99,7 @@ struct Strangers {
     leaving_bytes: u64,
 }
 
-impl Strangers {
+impl StrangersShare {
     /// Takes out those that held something first, until `is_enough`, which is asked with what is held by the others and by
     /// those that are being closed.
     fn give_way(&mut self, is_enough: impl Fn(u64, u64) -> bool) -> Vec<Arc<Holder>> {
@@ -167,7 +167,7 @@ pub struct ConnectionMemory {
     pieces_bytes: AtomicUsize,
     freed: Edition,
     rule: Mutex<Rule>,
-    strangers: Mutex<Strangers>,
+    strangers: Mutex<StrangersShare>,
     refused: AtomicU64,
     paused: AtomicU64,
     closed: AtomicU64,

@@ -1,3 +1,5 @@
+//! Keys of files, as the original has made them.
+
 use std::path::Path;
 
 use base::env::{Disk, OpenMode, RealDisk};
@@ -8,7 +10,7 @@ use super::*;
 fn first_block(name: &str) -> Vec<u8> {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/format/couchstore-14").join(name);
-    let mut block = vec![0; BLOCK as usize];
+    let mut block = vec![0; 4096];
     let file = RealDisk.open(&path, OpenMode::Read).expect("the file");
     let read = file.read_at(&mut block, 0).expect("a read");
     block.truncate(read);

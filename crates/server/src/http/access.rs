@@ -64,14 +64,7 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let needs_no_user = match needs {
-        Needs::Nothing => true,
-        Needs::Anyone => is_nameless(&request),
-        Needs::Export => is_metrics_open(&shared),
-        Needs::Node => is_node(&shared, &request),
-        _ => false,
-    };
-    if needs_no_user {
+    if needs_no_user(needs, &shared, &request) {
         return handled_without_user(request, next).await;
     }
     let peer = connections::peer(&request);
@@ -129,6 +122,16 @@ pub(super) async fn check(
         refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &uri, response.status());
     }
     response
+}
+
+fn needs_no_user(needs: Needs, shared: &Shared, request: &Request) -> bool {
+    match needs {
+        Needs::Nothing => true,
+        Needs::Anyone => is_nameless(request),
+        Needs::Export => is_metrics_open(shared),
+        Needs::Node => is_node(shared, request),
+        _ => false,
+    }
 }
 
 /// Has a request handled that needs no user: what its handler takes is small, whatever the address and whoever asks.

@@ -18,8 +18,7 @@ use node::data_dir::DataDir;
 use node::small_files;
 use serde_json::{Value, json};
 
-use super::couchstore_keys::CouchstoreKeyFlags;
-use super::encryption_flags::{EncryptionFlags, world_with};
+use super::encryption_flags::{CouchstoreKeyFlags, EncryptionFlags, world_with};
 use super::stored_bucket::{hold, refuse_moving, running};
 use crate::cli::Outcome;
 use crate::units::{bytes, thousands};

@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 
 use super::check::journal::lies_beside;
 use super::check::place::vbucket_and_revision;
-use super::couchstore_keys::{CouchstoreKeyFlags, said_once};
-use super::encryption_flags::EncryptionFlags;
+use super::encryption_flags::{CouchstoreKeyFlags, EncryptionFlags, said_once};
 use super::stored_bucket::refuse_moving;
 use crate::cli::{Outcome, WrongArguments};
 use crate::units::{bytes, thousands};

@@ -20,8 +20,7 @@ use protocol::feature::Feature;
 use serde_json::json;
 
 use super::check::place::{Place, is_segment};
-use super::couchstore_keys::{CouchstoreKeyFlags, said_once};
-use super::encryption_flags::EncryptionFlags;
+use super::encryption_flags::{CouchstoreKeyFlags, EncryptionFlags, said_once};
 use super::status_line::StatusLine;
 use super::stored_bucket::{StoredBucket, refuse_moving};
 use crate::cli::{Outcome, ServerFlags, WrongArguments};

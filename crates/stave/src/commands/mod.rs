@@ -9,7 +9,6 @@ pub mod cluster;
 pub mod collect;
 pub mod collection;
 pub mod compact;
-mod couchstore_keys;
 pub mod dcp_tail;
 pub mod decrypt;
 pub mod dev;
