@@ -71,6 +71,14 @@ fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8])
 /// What users do over HTTP.
 fn use_http(server: &Server) {
     taken(server, "PUT", ANN, &format!("password={SECRET}&roles=data_reader[default]&name=Ann"));
+    // A form that a reader of JSON would take for an object.
+    taken(
+        server,
+        "PUT",
+        "/settings/rbac/users/local/eve",
+        &format!("{{=1&password={SECRET}&roles=security_admin"),
+    );
+    taken(server, "GET", "/settings/rbac/backup", "");
     taken(server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]&description=All");
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
     taken(server, "POST", "/settings/passwordPolicy", "minLength=8");
@@ -143,7 +151,9 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (4096, "stave", "/auditd_enabled", "true"),
     (4097, "stave", "/id", "4097"),
     (8232, "Administrator", "/identity/user", "ann"),
-    (8232, "Administrator", "/roles", "data_reader[default]"),
+    (8232, "Administrator", "/roles/0", "data_reader[default]"),
+    (8232, "Administrator", "/roles/0", "security_admin"),
+    (61452, "Administrator", "/id", "61452"),
     (8236, "Administrator", "/state", "disable"),
     (8237, "Administrator", "/settings/disableUIOverHttp", "false"),
     (8237, "Administrator", "/service", "data"),

@@ -108,6 +108,7 @@ events! {
     EncryptionKeysRotated 61449 "stave" "rotate encryption keys" "New files are encrypted with new keys" ON ALWAYS,
     NodeSecretRotated 61450 "stave" "rotate node secret" "The nodes of the cluster log in with a new secret" ON ALWAYS,
     CertificatesRead 61451 "stave" "read certificates" "Certificate and key were read again because it was asked for" ON ALWAYS,
+    UsersBackedUp 61452 "stave" "read users" "Users and groups were read with what checks their passwords" ON ALWAYS,
 }
 
 impl AuditEvent {

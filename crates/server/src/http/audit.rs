@@ -6,6 +6,7 @@
 use ::node::audit::events::AuditEvent;
 use ::node::audit::record::{AuditRecord, Ends, text};
 use ::node::form;
+use ::node::roles::Grant;
 use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +24,8 @@ pub(super) enum Field {
     Form(&'static str, &'static str),
     /// A field of the form with names between commas.
     List(&'static str, &'static str),
+    /// Roles of the form: all of them, those of administrators first.
+    Roles,
     /// The user that the path names.
     Identity,
     /// The user who asks.
@@ -47,6 +50,8 @@ pub(super) struct AuditedRoute {
     fields: &'static [Field],
 }
 
+/// Takes a JSON object.
+const SETTINGS: &str = "/v1/buckets/{bucket}/settings";
 const BUCKET: Field = Field::Param("bucket", "bucket_name");
 const SCOPE: Field = Field::Param("scope", "scope_name");
 
@@ -62,12 +67,11 @@ const fn audited(
 /// All of them.
 static AUDITED: &[AuditedRoute] = {
     use AuditEvent as E;
-    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Self_, Settings};
+    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Roles, Self_, Settings};
     const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
     const ONE_SCOPE: &str = "/pools/default/buckets/{bucket}/scopes/{scope}";
     const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
     const COLLECTION: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}";
-    const SETTINGS: &str = "/v1/buckets/{bucket}/settings";
     const USER: &str = "/settings/rbac/users/{domain}/{user}";
     const GROUP: &str = "/settings/rbac/groups/{group}";
     const FULL: &[Field] = &[BUCKET, SCOPE, Param("collection", "collection_name"), ManifestUid];
@@ -95,16 +99,17 @@ static AUDITED: &[AuditedRoute] = {
             "PUT",
             USER,
             E::UserSet,
-            &[Identity, Form("roles", "roles"), Form("groups", "groups"), Form("name", "full_name")],
+            &[Identity, Roles, List("groups", "groups"), Form("name", "full_name")],
         ),
         audited("DELETE", USER, E::UserDeleted, &[Identity]),
+        audited("GET", "/settings/rbac/backup", E::UsersBackedUp, &[]),
         audited(
             "PUT",
             GROUP,
             E::GroupSet,
             &[
                 Param("group", "group_name"),
-                Form("roles", "roles"),
+                Roles,
                 Form("description", "group_description"),
                 Form("ldap_group_ref", "ldap_group_ref"),
             ],
@@ -272,11 +277,9 @@ pub(super) fn row_of(method: &Method, path: &str) -> Option<&'static AuditedRout
     AUDITED.iter().find(|row| row.method == method.as_str() && row.path == path)
 }
 
-/// Names and values of a body: a form or a JSON object.
-fn fields_of(body: &[u8]) -> Vec<(String, String)> {
-    if body.first() != Some(&b'{') {
-        return form::parse(body);
-    }
+/// Names and values of a JSON object. The address decides whether a body is one or a form, as its handler does: it can be
+/// both.
+fn members_of(body: &[u8]) -> Vec<(String, String)> {
     let object: Map<String, Value> = serde_json::from_slice(body).unwrap_or_default();
     let told = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     object.into_iter().map(|(name, value)| (name, told(value))).collect()
@@ -304,7 +307,9 @@ impl AuditedRoute {
         body: &[u8],
     ) -> Recording {
         let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
-        let sent = fields_of(body);
+        let takes_json =
+            self.path == SETTINGS || self.fields.iter().any(|field| matches!(field, Field::Json(..)));
+        let sent = if takes_json { members_of(body) } else { form::parse(body) };
         let form = |name: &str| sent.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
         let short = |value: &str| text(value.as_bytes());
         let is_off = self.event == AuditEvent::AutoFailoverEnabled && form("enabled") == Some("false");
@@ -321,6 +326,7 @@ impl AuditedRoute {
                     let names = form(from).unwrap_or_default().split(',').filter(|name| !name.is_empty());
                     record.with(to, names.map(short).collect::<Vec<_>>())
                 }
+                Field::Roles => record.with("roles", roles(form("roles").unwrap_or_default())),
                 Field::Identity => {
                     let of = |name| short(param(name).unwrap_or_default());
                     record.with("identity", json!({ "domain": of("domain"), "user": of("user") }))
@@ -344,6 +350,13 @@ impl AuditedRoute {
         }
         Recording { record, fields: self.fields, bucket: param("bucket").map(str::to_owned) }
     }
+}
+
+/// What can be kept of roles is recorded, however many they are.
+fn roles(text: &str) -> Vec<String> {
+    let mut grants = Grant::parse_list(text).unwrap_or_default();
+    grants.sort_by_key(|grant| !grant.row().is_guarded);
+    grants.iter().map(Grant::to_string).collect()
 }
 
 fn props(sent: &[(String, String)]) -> Value {
@@ -412,10 +425,17 @@ mod tests {
     }
 
     #[test]
+    fn roles_are_recorded_whole_and_those_of_administrators_first() {
+        let many: Vec<String> = (0..100).map(|at| format!("data_reader[bucket-{at:03}]")).collect();
+        let told = roles(&format!("{},admin", many.join(",")));
+        assert_eq!((told.len(), &*told[0]), (101, "admin"));
+    }
+
+    #[test]
     fn properties_are_recorded_by_name_alone() {
-        let sent = fields_of(b"name=x&saslPassword=secret&ramQuota=100&nonsense=1");
+        let sent = form::parse(b"name=x&saslPassword=secret&ramQuota=100&nonsense=1");
         assert_eq!(props(&sent), json!({ "ramQuota": "100" }));
-        let sent = fields_of(br#"{"max_size": 5, "password": "secret"}"#);
+        let sent = members_of(br#"{"max_size": 5, "password": "secret"}"#);
         assert_eq!(props(&sent), json!({ "max_size": "5" }));
     }
 }
