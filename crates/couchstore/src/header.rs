@@ -208,11 +208,10 @@ impl Header {
     pub(crate) fn find_last(source: &mut Source, end: u64) -> Result<Header, Failure> {
         let mut why = None;
         let mut accept = |header: &Header, source: &Source| {
-            header.vouches(source).map_err(|failure| {
+            header.vouches(source).inspect_err(|_| {
                 let kept = source
                     .damaged(header.offset, "no header vouches for its trees: the key may be another one");
                 why = source.encryption.is_on().then_some(kept);
-                failure
             })
         };
         let found = Header::search(source, end, &mut accept)?;
