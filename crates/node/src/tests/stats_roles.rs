@@ -147,7 +147,7 @@ fn times_of_commands_are_told_by_bucket() {
         each(&answers, told).remove(0)
     };
     let (allowed, denied) = (|total| (Status::Success, Some(total)), (Status::Eaccess, None));
-    let all = allowed(crate::stats::timings::SAMPLED_TURNS.into());
+    let all = allowed(crate::stats::timings::SAMPLED_TURNS);
     assert_eq!(ask("reader", b"other"), all, "it may count in all buckets");
     assert_eq!(ask("reader", b"/all/"), all);
     for user in ["bucket-admin", "data_monitoring", "bucket_full_access"] {
