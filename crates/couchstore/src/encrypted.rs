@@ -102,6 +102,11 @@ pub(crate) enum Locked {
     KeyNotGiven(String),
 }
 
+/// Whether a block has a metadata header.
+pub(crate) fn is_metadata(block: &[u8]) -> bool {
+    Metadata::decode(block).is_some()
+}
+
 /// Where the key of a file comes from.
 struct Metadata<'b> {
     version: u8,

@@ -7,7 +7,7 @@
 //! - A moment is taken during the hold of its own or not at all: what it has of a vBucket is that vBucket's state at a seqno
 //!   behind which nothing came before the hold ended.
 //! - What is kept are snapshots of the store, made by the flusher when it has saved everything up to that seqno and nothing
-//!   behind it: in constant memory, whatever the vBuckets have.
+//!   behind it: in memory for what is in the journal alone, whatever the vBuckets have.
 //! - None is forgotten: a snapshot ends when nothing was read or asked of it for [`crate::BUCKET_SNAPSHOT_LEASE`]. A crash leaves
 //!   nothing behind, since nothing is written.
 //!

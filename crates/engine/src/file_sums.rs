@@ -52,8 +52,9 @@ impl GroupFiles {
     fn of(store: &dyn KvStore, vbuckets: impl Iterator<Item = VbId>) -> Option<GroupFiles> {
         let (mut group, mut all) = (GroupFiles::default(), Vec::new());
         for vb in vbuckets {
-            let mut hint = 0;
+            let (mut hint, mut has_file) = (0, false);
             let is_told = store.each_collection(vb, &mut |id, stats| {
+                has_file = true;
                 if stats.disk_bytes > 0 {
                     let at = of_id(&mut all, &mut hint, id);
                     all[at].1 += stats.disk_bytes;
@@ -62,7 +63,11 @@ impl GroupFiles {
             if !is_told {
                 return None;
             }
-            let usage = store.usage(vb).unwrap_or_default();
+            let usage = match store.usage(vb) {
+                // It is being closed, or written: what it comes to is not known now.
+                None if has_file => return None,
+                usage => usage.unwrap_or_default(),
+            };
             group.file_bytes += usage.file_bytes;
             group.used_bytes += usage.used_bytes;
         }

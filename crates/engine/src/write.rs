@@ -79,7 +79,11 @@ impl Writer<'_> {
         }
         let (outcome, uuid) = {
             let collection = change.new.key().collection;
-            let mut shard = active_for_change(&self.core, vb, collection)?;
+            // The time of a document ends, whatever clients may change (record 197).
+            let mut shard = match change.new.meta().kind {
+                ItemKind::Expiration => self.core.active_with(vb, collection)?,
+                _ => active_for_change(&self.core, vb, collection)?,
+            };
             let ttl_s = shard.vb.collections().get(collection).and_then(|one| one.max_ttl_s);
             change.new.meta_mut().expiry = self.capped_expiry(&change.new.meta(), ttl_s, now);
             let kind = change.new.meta().kind;

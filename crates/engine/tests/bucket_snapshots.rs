@@ -100,6 +100,21 @@ fn what_is_kept_is_what_there_was_at_the_moment() {
     }
 }
 
+/// Nobody changes them: their time is over.
+#[test]
+fn documents_expire_while_changes_are_held() {
+    let (env, handles) = Env::sim(5);
+    let world = stores::open(env, handles, stores::files, |_| {});
+    let second = u32::try_from(world.now().0 / 1_000_000_000).expect("a time") + 1;
+    world.store("a", "1", StoreMode::Set, Cas::ANY, second).expect("stored");
+    world.handles.clock.advance(Duration::from_secs(2));
+    world.bucket.snapshots().hold(1, MOST).expect("held");
+    let key = base::DocKey::new(b"a");
+    let seen = world.bucket.documents().peek(VB, key, world.now()).expect("it is not busy");
+    assert!(seen.expect("a tombstone").version.is_deleted());
+    assert_eq!(world.set("a", "2").err(), Some(Refusal::Held));
+}
+
 #[test]
 fn changes_wait_while_they_are_held_and_no_longer() {
     let (env, handles) = Env::sim(5);

@@ -358,6 +358,17 @@ impl ConnectionMemory {
         self.close_strangers(&given_up)
     }
 
+    /// Closes as many as it takes for so much; none if all of them are not enough, as logins under way are among them.
+    fn strangers_make_room(&self, missing: u64) {
+        let mut strangers = self.strangers.lock();
+        if strangers.bytes + strangers.leaving_bytes < missing {
+            return;
+        }
+        let given_up = strangers.give_way(|_, leaving| leaving >= missing);
+        drop(strangers);
+        self.close_strangers(&given_up);
+    }
+
     fn close_strangers(&self, given_up: &[Arc<Holder>]) -> bool {
         for holder in given_up {
             self.closed.fetch_add(1, Ordering::Relaxed);
@@ -465,7 +476,8 @@ impl Charge {
         }
         if !has_room && !self.is_stranger {
             // Woken by what they give back, it finds room.
-            self.memory.strangers_give_way(|_, leaving| leaving >= more as u64);
+            let wanted = self.memory.used_bytes() + more as u64;
+            self.memory.strangers_make_room(wanted.saturating_sub(self.memory.limit_bytes()));
         }
         has_room
     }
@@ -625,6 +637,16 @@ pub(crate) mod tests {
         assert_eq!(memory.used_bytes(), 7 * MIB as u64);
         let rest = memory.strangers.lock();
         assert_eq!((rest.holding.len(), rest.bytes, rest.leaving_bytes), (0, 0, 0));
+    }
+
+    /// Logins under way are among them.
+    #[test]
+    fn strangers_who_could_not_make_the_room_are_not_closed() {
+        let memory = memory(8 * MIB);
+        let login = stranger(&memory, 4 << 10);
+        let (mut stalled, mut user) = (charge(&memory), charge(&memory));
+        assert!(stalled.reserve(7 * MIB) && !user.reserve(4 * MIB));
+        assert!(!is_closed(&login));
     }
 
     #[test]

@@ -323,8 +323,11 @@ impl Context<'_> {
         let Some((mut released, left)) = self.bucket().snapshots().released() else {
             return Box::pin(std::future::ready(Ready::Look(None)));
         };
-        let mut over = self.node.doors().timer.after(left + Duration::from_millis(1));
+        let timer = Arc::clone(&self.node.doors().timer);
+        // Made when the connection waits: a thread for long work, which gives the request back, has no timers.
+        let mut over = None;
         Box::pin(std::future::poll_fn(move |cx| {
+            let over = over.get_or_insert_with(|| timer.after(left + Duration::from_millis(1)));
             let is_released = Pin::new(&mut released).poll(cx).is_ready();
             if is_released || over.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ready::Look(None));

@@ -63,6 +63,8 @@ pub struct Session {
     pub put_off: Option<Box<PutOff>>,
     /// A login under way.
     pub exchange: Option<Box<Exchange>>,
+    /// Whose keys the exchange has; `None` if they are made up.
+    pub exchanges_with: Option<Arc<User>>,
     /// How the client calls itself.
     pub agent: Option<Box<str>>,
     /// How the client calls the connection.

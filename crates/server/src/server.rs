@@ -242,23 +242,24 @@ fn reached_at(
     http: SocketAddr,
     encrypted: Option<&Encrypted>,
 ) -> NodeAddress {
-    let strict = encryption_level(config) == ClusterEncryption::Strict;
     let tls = encrypted.map(|at| at.kv_addr.ip());
-    let kv = SocketAddr::new(host_told(kv.ip(), tls, (strict, config.is_member)), kv.port());
+    let host = host_told(kv.ip(), tls, encryption_level(config), config.is_member);
+    let kv = SocketAddr::new(host, kv.port());
     let address = NodeAddress::new(config.advertise.as_deref(), kv, http);
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
 }
 
 /// The host that clients are told without `--advertise`; an unspecified one stands for the address that each client came to.
-fn host_told(plain: IpAddr, tls: Option<IpAddr>, (is_strict, is_member): (bool, bool)) -> IpAddr {
+fn host_told(plain: IpAddr, tls: Option<IpAddr>, level: ClusterEncryption, is_member: bool) -> IpAddr {
     match tls {
         // A strict node is reached by its ports for TLS alone.
-        Some(tls) if is_strict => tls,
+        Some(tls) if level == ClusterEncryption::Strict => tls,
         // The ports without TLS are for this machine, those with TLS for others, too: no host would do for both.
-        Some(tls) if plain.is_loopback() && !tls.is_loopback() => match is_member {
-            true => tls,
-            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        },
+        Some(tls) if plain.is_loopback() && !tls.is_loopback() && !is_member => {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        }
+        // Other nodes come where documents go: to the ports without TLS, unless these are encrypted between nodes.
+        Some(tls) if plain.is_loopback() && level.covers_documents() && !tls.is_unspecified() => tls,
         _ => plain,
     }
 }
@@ -746,20 +747,24 @@ mod tests {
     fn clients_are_told_a_host_that_they_reach() {
         let [here, beyond, any] =
             ["127.0.0.1", "192.0.2.2", "0.0.0.0"].map(|ip| ip.parse().expect("an address"));
-        for (plain, tls, is_strict, is_member, told) in [
-            (here, None, false, false, here),
-            (here, Some(here), false, false, here),
-            (beyond, Some(beyond), false, false, beyond),
-            (here, Some(beyond), false, false, any),
-            (here, Some(any), false, false, any),
-            (here, Some(beyond), false, true, beyond),
-            (here, Some(beyond), true, false, beyond),
-            (beyond, Some(here), false, true, beyond),
+        use ClusterEncryption::{All, Control, Off, Strict};
+        for (plain, tls, level, is_member, told) in [
+            (here, None, Off, false, here),
+            (here, Some(here), Off, false, here),
+            (beyond, Some(beyond), Off, false, beyond),
+            (here, Some(beyond), Off, false, any),
+            (here, Some(any), Off, false, any),
+            (here, Some(beyond), Off, true, here),
+            (here, Some(beyond), Control, true, here),
+            (here, Some(beyond), All, true, beyond),
+            (here, Some(any), All, true, here),
+            (here, Some(beyond), Strict, true, beyond),
+            (beyond, Some(here), All, true, beyond),
         ] {
             assert_eq!(
-                host_told(plain, tls, (is_strict, is_member)),
+                host_told(plain, tls, level, is_member),
                 told,
-                "{plain} {tls:?} {is_strict} {is_member}"
+                "{plain} {tls:?} {level:?} {is_member}"
             );
         }
     }

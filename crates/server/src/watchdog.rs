@@ -178,17 +178,18 @@ impl Watchdog {
                         ask();
                         tell(Liveness::Live);
                         if recovered {
+                            tell(Liveness::Recovered);
                             tracing::info!(
                                 event = "threads_answer",
                                 "all threads that serve clients answer again"
                             );
-                            tell(Liveness::Recovered);
                         }
                     }
                     Verdict::Late(late) => {
                         let names: Vec<String> = late.iter().map(|at| threads[*at].name.clone()).collect();
+                        // The log may be what stands still.
+                        tell(Liveness::Hang(names.clone()));
                         log_hang(&names, period, allowed);
-                        tell(Liveness::Hang(names));
                     }
                 }
             }

@@ -270,3 +270,22 @@ fn large_values_are_inflated_elsewhere() {
     }
     server.stop().expect("a clean stop");
 }
+
+/// What takes long is handled on a thread without timers, and waits while changes are held for a snapshot of the bucket.
+#[test]
+fn a_large_value_waits_while_changes_are_held() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), CONFIG);
+    let mut admin = Client::connect(&server, "default", &[Feature::Json]);
+    let value = br#"{"do":"hold","id":"f7970e20-ca1b-4059-8542-3196e93f6927","most_ms":1000}"#;
+    let hold = RequestParts {
+        opcode: opcode::BUCKET_SNAPSHOT,
+        value,
+        datatype: Datatype::JSON.0,
+        ..RequestParts::default()
+    };
+    assert_eq!(admin.request(&hold).status, Status::Success);
+    let mut writer = Client::connect(&server, "default", &[]);
+    assert_eq!(writer.set(KEY, &vec![b'x'; 2 << 20]), Some(Status::Success), "when the hold is over");
+    server.stop().expect("a clean stop");
+}

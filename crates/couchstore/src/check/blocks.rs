@@ -2,7 +2,7 @@
 
 use crate::check::Faults;
 use crate::chunk::{BLOCK, DATA_BLOCK, HEADER_BLOCK, Source};
-use crate::encrypted::METADATA_BLOCK;
+use crate::encrypted::{METADATA_BLOCK, is_metadata};
 use crate::header::{Header, MAX_HEADER};
 
 /// How many blocks are read at once.
@@ -45,7 +45,7 @@ fn check_block(source: &Source, offset: u64, block: &[u8], in_use: Option<u64>, 
         }
         Some(&DATA_BLOCK) | None => {}
         // a file of version 14 may begin with where its key comes from
-        Some(&METADATA_BLOCK) if offset == 0 => {}
+        Some(&METADATA_BLOCK) if offset == 0 && is_metadata(block) => {}
         // what lies behind the last header was never vouched for
         Some(_) if is_behind => {}
         Some(mark) => faults.at(offset, format!("a block starts with {mark}, neither data nor header")),

@@ -74,11 +74,18 @@ impl Accounts {
         }
     }
 
-    fn replace(&self, node: &Node, change: impl FnOnce(&Users) -> Users) {
-        {
+    /// `change` may derive keys of passwords, and readers wait for no such thing: if the users are others by then, it is
+    /// asked again.
+    fn replace(&self, node: &Node, change: impl Fn(&Users) -> Users) {
+        loop {
+            let before = self.users();
+            let next = Arc::new(change(&before));
             let mut users = self.users.write();
-            *users = Arc::new(change(&users));
-            self.edition.fetch_add(1, Ordering::Release);
+            if Arc::ptr_eq(&users, &before) {
+                *users = next;
+                self.edition.fetch_add(1, Ordering::Release);
+                break;
+            }
         }
         node.announcer().tell();
     }

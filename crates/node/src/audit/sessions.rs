@@ -48,7 +48,7 @@ pub(crate) fn mechanism_refused(
     why: &'static str,
     mechanism: &str,
 ) {
-    if node.audit.wants(AuditEvent::LoginFailed) {
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, why, session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", why).with("mechanism", mechanism));
     }

@@ -182,8 +182,9 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
         return must_wait(ctx, &first.name, wait);
     }
     let users = ctx.node.accounts().users();
-    let keys = users
-        .by_scram(&first.name)
+    let user = users.by_scram(&first.name).cloned();
+    let keys = user
+        .as_ref()
         .map_or_else(|| users.decoy(mechanism, &first.name), |user| user.scram(mechanism).clone());
     let mut nonce = [0; NONCE_BYTES];
     ctx.node.env().random.fill(&mut nonce);
@@ -191,6 +192,7 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
     let value = exchange.server_first().as_bytes();
     ctx.reply.send(&Answer { status: Status::AuthContinue, value, ..Answer::default() });
     ctx.session.exchange = Some(Box::new(exchange));
+    ctx.session.exchanges_with = user;
     Outcome::Done
 }
 
@@ -212,9 +214,12 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         Ok(attempt) => attempt,
         Err(refused) => return refused,
     };
-    // The user may have got another password since the exchange began.
-    let users = ctx.node.accounts().users();
-    let user = users.by_scram(&name).filter(|user| exchange.is_with(user.scram(mechanism))).cloned();
+    // The user may have got another password since the exchange began, or, of the configuration, other keys of the same.
+    let (users, began) = (ctx.node.accounts().users(), ctx.session.exchanges_with.take());
+    let is_still = |began: &Arc<User>| users.now(began).is_some();
+    let is_with =
+        |user: &&Arc<User>| exchange.is_with(user.scram(mechanism)) || began.as_ref().is_some_and(is_still);
+    let user = users.by_scram(&name).filter(is_with).cloned();
     let finished = exchange.finish(request.value);
     match (finished, user) {
         (Ok(server_final), Some(user)) => {

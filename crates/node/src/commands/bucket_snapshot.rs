@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::file_snapshot::{id_of, object_of, uuid_text};
 use crate::context::{Context, Outcome};
+use crate::privilege::Privilege;
 
 /// Bucket snapshot.
 pub fn bucket_snapshot(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
@@ -28,6 +29,10 @@ pub fn bucket_snapshot(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if step == "list" {
         let all: Vec<Value> = snapshots.figures().iter().map(figures_json).collect();
         return answer(cx, &json!({ "snapshots": all }));
+    }
+    // Who may stream one collection may neither hold the changes of others nor end what others copy.
+    if let Err(denied) = cx.require(Privilege::DcpStream) {
+        return denied;
     }
     let id = wanted.get("id").and_then(Value::as_str).and_then(|id| id_of(id.as_bytes()));
     let Some(id) = id else { return cx.invalid("id must be a UUID") };

@@ -74,7 +74,7 @@ fn a_name_is_taken_over_by_its_owner_alone() {
     let node = node_with_collections();
     let is_replaced = |connection: &mut Connection| {
         let mut out = Output::default();
-        connection.stream(1 << 10, Context::from_waker(Waker::noop()), &mut out);
+        connection.stream(1 << 10, &Context::from_waker(Waker::noop()), &mut out);
         connection.closing() == Some(CloseReason::Replaced)
     };
     let mut link = streaming(&node, "admin");

@@ -222,7 +222,6 @@ fn user_routes() -> Vec<Route> {
     vec![
         get("/whoami", User, users::who_am_i),
         get("/settings/rbac/roles", ReadUsers, users::list_roles),
-        // The handler asks for a full administrator.
         get("/settings/rbac/backup", FullAdmin, users::backup),
         get("/settings/rbac/users", ReadUsers, user_lists::list),
         get(DOMAIN, ReadUsers, user_lists::list_domain),
@@ -243,8 +242,8 @@ fn user_routes() -> Vec<Route> {
         get("/settings/audit/descriptors", ReadUsers, audit_settings::descriptors),
         get("/settings/audit/nonFilterableDescriptors", ReadUsers, audit_settings::other_descriptors),
         get("/settings/clientCertAuth", ReadUsers, security::client_certificates),
-        post("/settings/clientCertAuth", ManageUsers, security::change_client_certificates),
-        delete("/settings/clientCertAuth", ManageUsers, security::unset_client_certificates),
+        post("/settings/clientCertAuth", FullAdmin, security::change_client_certificates),
+        delete("/settings/clientCertAuth", FullAdmin, security::unset_client_certificates),
         get("/settings/security", ReadUsers, security::show),
         post("/settings/security", ManageUsers, security::change),
         get("/settings/security/{service}", ReadUsers, security::show_service),

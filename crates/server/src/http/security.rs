@@ -14,9 +14,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::basic_auth::Caller;
 use super::connections::By;
-use super::rights::lacks_roles;
 use super::shared::Shared;
 use super::users::{self, Answered, UsersAnswer};
 use crate::tls::{TlsError, cipher_suite_names};
@@ -196,13 +194,9 @@ pub(super) async fn client_certificates(State(shared): State<Shared>) -> Json<Va
 /// (record 86).
 pub(super) async fn change_client_certificates(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
     Extension(by): Extension<By>,
     body: Bytes,
 ) -> Answered {
-    if !caller.0.is_admin() {
-        return Err((*lacks_roles("admin", &[])).into());
-    }
     let clients = ClientCertificates::parse(&body).map_err(|errors| wrong(&errors))?;
     let Json(present) = client_certificates(State(shared.clone())).await;
     if let Some(why) = cannot_be(&shared, &by, (&present, &clients)) {
@@ -216,13 +210,7 @@ pub(super) async fn change_client_certificates(
 
 /// `DELETE /settings/clientCertAuth`: what flags and configuration say counts again. As with the change it is for full
 /// administrators.
-pub(super) async fn unset_client_certificates(
-    State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
-) -> Answered {
-    if !caller.0.is_admin() {
-        return Err((*lacks_roles("admin", &[])).into());
-    }
+pub(super) async fn unset_client_certificates(State(shared): State<Shared>) -> Answered {
     set(&shared, |present| Ok(SecuritySettings { client_certificates: None, ..present.clone() })).await
 }
 

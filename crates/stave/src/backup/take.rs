@@ -105,11 +105,32 @@ struct ReadPlan {
 }
 
 /// Makes a backup. `interrupted` ends it early: what is complete stays, and the next one goes on with it.
+///
+/// A vBucket that moves while it is read has no part in the snapshot at its new node. If the snapshot was made for this
+/// backup, and one moment was not asked for, it goes on without.
 pub(crate) fn take(
     env: &Env,
     target: &Target,
     repository: &Repository<'_>,
     options: &TakeOptions,
+    interrupted: &AtomicBool,
+    show: &mut (dyn FnMut(&HowFar) + Send),
+) -> anyhow::Result<Taken> {
+    let mut without = None;
+    match take_once((env, target), repository, options, &mut without, interrupted, show) {
+        Err(_) if without.is_some() && !options.one_moment && !interrupted.load(Ordering::Relaxed) => {
+            take_once((env, target), repository, options, &mut without, interrupted, show)
+        }
+        taken => taken,
+    }
+}
+
+/// One try. `without` says why no snapshot is to be made, or, if a try with one fails, is set to that.
+fn take_once(
+    (env, target): (&Env, &Target),
+    repository: &Repository<'_>,
+    options: &TakeOptions,
+    without: &mut Option<String>,
     interrupted: &AtomicBool,
     show: &mut (dyn FnMut(&HowFar) + Send),
 ) -> anyhow::Result<Taken> {
@@ -122,7 +143,10 @@ pub(crate) fn take(
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
     let base_id = base.as_ref().map(|(id, _)| id);
     let unfinished = unfinished((env, target), repository, vbuckets, base_id, options, sealer.is_some())?;
-    let cut = cut(env, target, options, unfinished.as_ref())?;
+    let cut = match without.take() {
+        Some(why) => Cut::none(why),
+        None => cut(env, target, options, unfinished.as_ref())?,
+    };
     if cut.snapshot.is_some() {
         now = ask_everywhere(env, target, None, &mut states)?;
         cut.apply(&mut now)?;
@@ -159,7 +183,14 @@ pub(crate) fn take(
         Ok(Taken { manifest, kept, unchanged, again, without_moment, without_settings })
     });
     // What was broken off goes on with it, unless nothing of it stays.
-    if taken.is_ok() || options.documents_only {
+    let is_cut = cut.is_own && cut.snapshot.is_some();
+    if let Err(error) = &taken
+        && is_cut
+        && !options.one_moment
+    {
+        *without = Some(format!("it could not be read to its end: {error:#}"));
+    }
+    if taken.is_ok() || options.documents_only || without.is_some() {
         cut.end(env, target);
     }
     taken

@@ -354,7 +354,21 @@ enum NoMoment {
 
 impl From<ClientError> for NoMoment {
     fn from(error: ClientError) -> NoMoment {
-        if error.may_pass() { NoMoment::Again(error.reason()) } else { NoMoment::Over(error.into()) }
+        let ClientError::Refused { status_code, .. } = &error else {
+            return if error.may_pass() {
+                NoMoment::Again(error.reason())
+            } else {
+                NoMoment::Over(error.into())
+            };
+        };
+        match *status_code {
+            // A node that may not open a file for each vBucket.
+            code if code == Status::Ebusy.code() => NoMoment::Over(error.into()),
+            // A failover or a handover.
+            code if code == Status::NotMyVbucket.code() => NoMoment::Again(error.reason()),
+            _ if error.may_pass() => NoMoment::Again(error.reason()),
+            _ => NoMoment::Over(error.into()),
+        }
     }
 }
 
@@ -410,7 +424,10 @@ pub fn kept_on(client: &mut Client) -> anyhow::Result<Vec<KeptOnNode>> {
             let all = told["snapshots"].as_array().context("the node's list of snapshots is none")?;
             all.iter().map(kept_of).collect()
         }
-        Err(ClientError::Refused { status_code, .. }) if status_code == Status::UnknownCommand.code() => {
+        // Nor of one that tells this user nothing of them.
+        Err(ClientError::Refused { status_code, .. })
+            if [Status::UnknownCommand, Status::Eaccess].iter().any(|one| one.code() == status_code) =>
+        {
             Ok(Vec::new())
         }
         Err(error) => Err(error.into()),
