@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of the process itself")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -172,11 +173,15 @@ fn a_configuration_is_checked_without_a_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("stave.toml");
     std::fs::write(&config, "password = \"secret1\"\nbuckets = [\"orders:100MiB\"]\n").expect("a file");
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
     let check = |more: &[&str]| {
         let mut command = stave(folder.path());
         command.args(["serve", "--check"]).args(more).env("STAVE_CONFIG", &config);
         output(&mut command)
     };
+    let (checked, text) = check(&[]);
+    assert!(checked.status.success() && text.contains("holds a password, and every user"), "{text}");
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
     let (checked, text) = check(&[]);
     assert!(checked.status.success(), "{text}");
     assert!(text.starts_with("the configuration is valid") && text.contains("orders"), "{text}");
