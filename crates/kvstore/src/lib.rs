@@ -54,6 +54,6 @@ pub use sort::{
 };
 pub use state::{CheckpointType, FailoverEntry, VbStateDoc};
 pub use store::{
-    Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbucketFile,
-    in_history, is_gone,
+    Background, Counts, ForwardingSnapshot, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage,
+    Values, VbucketFile, in_history, is_gone,
 };

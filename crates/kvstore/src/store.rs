@@ -90,7 +90,7 @@ pub trait KvStore: Send + Sync {
     }
 
     /// Tells what is stored of each collection of a vBucket, by id, as of its last commit: from memory, so that it can be
-    /// asked often. Tells of none if there is no file, or nobody has looked at it yet. False if it is being written at the
+    /// asked often. Tells of none if there is no file, or it was not looked at yet. False if it is being written at the
     /// moment, so that nothing could be told: ask later.
     fn each_collection(&self, _: VbId, _tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {
         true
@@ -320,6 +320,74 @@ pub trait Snapshot: Send {
         values: Values,
         visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
     ) -> Result<(), Failure>;
+}
+
+/// A snapshot that is another one, and keeps something with it.
+pub trait ForwardingSnapshot: Send {
+    /// Has the other one read.
+    fn forward<T>(&self, read: impl FnOnce(&dyn Snapshot) -> T) -> T;
+}
+
+impl<S: ForwardingSnapshot> Snapshot for S {
+    fn state(&self) -> Result<VbStateDoc, Failure> {
+        self.forward(|inner| inner.state())
+    }
+
+    fn high_seqno(&self) -> Seqno {
+        self.forward(|inner| inner.high_seqno())
+    }
+
+    fn purge_seqno(&self) -> Seqno {
+        self.forward(|inner| inner.purge_seqno())
+    }
+
+    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
+        self.forward(|inner| inner.get(key))
+    }
+
+    fn scan(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.forward(|inner| inner.scan(from, values, visit))
+    }
+
+    fn scan_all(
+        &self,
+        from: Seqno,
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.forward(|inner| inner.scan_all(from, values, visit))
+    }
+
+    fn changes(
+        &self,
+        wanted: &ChangesWanted,
+        reading: &mut Reading,
+        visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Seqno>, Failure> {
+        self.forward(|inner| inner.changes(wanted, reading, visit))
+    }
+
+    fn history_start(&self) -> Seqno {
+        self.forward(|inner| inner.history_start())
+    }
+
+    fn prepare_bytes(&self) -> Result<u64, Failure> {
+        self.forward(|inner| inner.prepare_bytes())
+    }
+
+    fn scan_keys(
+        &self,
+        from: &[u8],
+        values: Values,
+        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        self.forward(|inner| inner.scan_keys(from, values, visit))
+    }
 }
 
 /// [`Snapshot::changes`] by way of versions.

@@ -1,16 +1,12 @@
 //! Snapshots that keep their store, so that its files stay until they are dropped.
 
 use std::collections::btree_map::Entry;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::{DocKey, Seqno, VbId, Version};
+use base::VbId;
 
 use super::Side;
-use crate::change::{Change, ChangesWanted, Reading};
-use crate::failure::Failure;
-use crate::state::VbStateDoc;
-use crate::store::{Snapshot, Values};
+use crate::store::{ForwardingSnapshot, Snapshot};
 
 /// A snapshot and the store that it is of.
 pub(super) struct HeldSnapshot {
@@ -43,64 +39,8 @@ impl Drop for SideReader {
     }
 }
 
-impl Snapshot for HeldSnapshot {
-    fn state(&self) -> Result<VbStateDoc, Failure> {
-        self.snapshot.state()
-    }
-
-    fn high_seqno(&self) -> Seqno {
-        self.snapshot.high_seqno()
-    }
-
-    fn purge_seqno(&self) -> Seqno {
-        self.snapshot.purge_seqno()
-    }
-
-    fn get(&self, key: DocKey<'_>) -> Result<Option<Version>, Failure> {
-        self.snapshot.get(key)
-    }
-
-    fn scan(
-        &self,
-        from: Seqno,
-        values: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        self.snapshot.scan(from, values, visit)
-    }
-
-    fn scan_all(
-        &self,
-        from: Seqno,
-        values: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        self.snapshot.scan_all(from, values, visit)
-    }
-
-    fn changes(
-        &self,
-        wanted: &ChangesWanted,
-        reading: &mut Reading,
-        visit: &mut dyn FnMut(&Change<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Seqno>, Failure> {
-        self.snapshot.changes(wanted, reading, visit)
-    }
-
-    fn history_start(&self) -> Seqno {
-        self.snapshot.history_start()
-    }
-
-    fn prepare_bytes(&self) -> Result<u64, Failure> {
-        self.snapshot.prepare_bytes()
-    }
-
-    fn scan_keys(
-        &self,
-        from: &[u8],
-        values: Values,
-        visit: &mut dyn FnMut(Version) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
-        self.snapshot.scan_keys(from, values, visit)
+impl ForwardingSnapshot for HeldSnapshot {
+    fn forward<T>(&self, read: impl FnOnce(&dyn Snapshot) -> T) -> T {
+        read(&*self.snapshot)
     }
 }
