@@ -107,11 +107,8 @@ fn list(value: &Value) -> Option<Vec<CollectionId>> {
     Some(all)
 }
 
-/// A UUID.
 fn snapshot(value: &Value) -> Option<u128> {
-    let digits = value.as_str()?.replace('-', "");
-    let is_plain = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_plain { u128::from_str_radix(&digits, 16).ok() } else { None }
+    protocol::uuid::parse(value.as_str()?)
 }
 
 fn stream_id(value: &Value) -> Result<u16, FilterRefusal> {

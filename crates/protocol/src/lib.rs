@@ -20,6 +20,7 @@ pub mod request;
 pub mod response;
 pub mod server_duration;
 pub mod status;
+pub mod uuid;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use engine::{Bucket, FileSnapshotFigures, FileSnapshotRefusal, completion};
-use protocol::{Request, Status};
+use protocol::{Request, Status, uuid};
 use serde_json::{Value, json};
 
 use crate::context::{Context, LaterReply, LaterValue, Outcome};
@@ -298,7 +298,7 @@ pub(super) fn object_of(value: &[u8]) -> Option<serde_json::Map<String, Value>> 
 /// What a snapshot has, as clients of the field read it.
 fn manifest(snapshot: &FileSnapshotFigures) -> Value {
     json!({
-        "uuid": uuid_text(snapshot.id),
+        "uuid": uuid::text(snapshot.id),
         "vbid": snapshot.vb.0,
         "storage": { "backend": BACKEND, "version": snapshot.version },
         "deks": [],
@@ -306,17 +306,8 @@ fn manifest(snapshot: &FileSnapshotFigures) -> Value {
     })
 }
 
-/// An identifier as UUIDs are written.
-pub(crate) fn uuid_text(id: u128) -> String {
-    let digits = format!("{id:032x}");
-    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    parts.join("-")
-}
-
-pub(crate) fn id_of(text: &[u8]) -> Option<u128> {
-    let text = str::from_utf8(text).ok()?;
-    let id = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
-    (uuid_text(id) == text).then_some(id)
+fn id_of(key: &[u8]) -> Option<u128> {
+    uuid::parse(str::from_utf8(key).ok()?)
 }
 
 fn refuse(cx: &mut Context<'_>, refusal: FileSnapshotRefusal) -> Outcome {
@@ -340,18 +331,6 @@ fn refuse(cx: &mut Context<'_>, refusal: FileSnapshotRefusal) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn identifiers_are_written_and_read_as_uuids() {
-        for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef << 40] {
-            assert_eq!(id_of(uuid_text(id).as_bytes()), Some(id));
-        }
-        let text = "f7970e20-ca1b-4059-8542-3196e93f6927";
-        assert_eq!(id_of(text.as_bytes()).map(uuid_text).as_deref(), Some(text));
-        for wrong in ["", "f7970e20ca1b405985423196e93f6927", "F7970E20-CA1B-4059-8542-3196E93F6927", "x"] {
-            assert_eq!(id_of(wrong.as_bytes()), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn what_is_wrong_with_a_download_is_said() {

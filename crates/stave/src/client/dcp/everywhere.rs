@@ -1,4 +1,4 @@
-//! All vBuckets, wherever in a cluster they are active: following them over a connection to each node that has some, made anew
+//! All vBuckets, wherever in a cluster they are active: following them over a connection to each node that has some, made again
 //! when one of them moves or a node goes away; and snapshots of a bucket, which the nodes cut together (docs/adr/0197).
 //!
 //! For a snapshot all nodes hold changes first; when the last one has said so, each takes the moment and lets changes go on. A
@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use base::env::Env;
 use base::{Datatype, Seqno, VbId, VbUuid};
 use protocol::dcp::EndReason;
-use protocol::{RequestParts, Status, opcode};
+use protocol::{RequestParts, Status, opcode, uuid};
 use serde_json::{Value, json};
 
 use super::follow::{Watch, follow, high_seqnos};
@@ -451,7 +451,7 @@ fn try_once(env: &Env, target: &Target, hold_ms: u64) -> Result<BucketSnapshot, 
     let vbuckets = nodes[0].vbuckets();
     let mut bytes = [0; 16];
     env.random.fill(&mut bytes);
-    let id = uuid_of(u128::from_be_bytes(bytes));
+    let id = uuid::text(u128::from_be_bytes(bytes));
     let taken = cut(&mut nodes, &id, vbuckets, hold_ms)
         .and_then(|()| wait_until_ready(&mut nodes, &id, vbuckets, target.patience.0));
     if taken.is_err() {
@@ -568,9 +568,4 @@ fn kept_of(told: &Value) -> anyhow::Result<KeptOnNode> {
         ends_after_ms: number("ends_after_ms")?,
         held_us: number("held_us")?,
     })
-}
-
-fn uuid_of(id: u128) -> String {
-    let digits = format!("{id:032x}");
-    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
