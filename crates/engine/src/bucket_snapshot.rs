@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - While changes are held, no change of a client gets a seqno. A hold ends when it is released, when the moment is taken, or
-//!   by itself when its time is over, so that a client that goes away keeps nobody waiting.
+//!   by itself when its time is over, so that a client that goes away keeps no other one waiting.
 //! - A moment is taken during the hold of its own or not at all: what it has of a vBucket is that vBucket's state at a seqno
 //!   behind which nothing came before the hold ended.
 //! - What is kept are snapshots of the store, made by the flusher when it has saved everything up to that seqno and nothing
@@ -14,6 +14,7 @@
 //! It knows of the vBuckets of this node alone: who takes a moment of a cluster holds all of its nodes first.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::snapshot_table::{ChangeHold, Content, Kept, Part, VbMoment, WantedSna
 
 /// Changes are held for no longer than this.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1);
-/// Behind a hold no other one begins for so many times as long: changes are held for a tenth of the time at the most.
+/// Behind a hold no other one begins for this many times its length: changes are held for a tenth of the time at the most.
 const REST: u64 = 9;
 
 /// Why changes are not held, or a moment is not taken or read.
@@ -56,7 +57,7 @@ pub enum BucketSnapshotRefusal {
 /// What is told of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketSnapshotFigures {
-    /// Which one, as it was named by whoever had it made.
+    /// Which one, by the name that its client gave it.
     pub id: u128,
     /// How long ago it was made.
     pub age: Duration,
@@ -115,7 +116,7 @@ impl<'a> BucketSnapshots<'a> {
             table.held_until_ns.store(until, Ordering::Release);
             std::mem::take(&mut hold.waiters)
         };
-        // Those who waited for an earlier one that ended by itself have gone on by themselves.
+        // Requests that waited for an earlier one, which ended by itself, have gone on by themselves.
         drop(stale);
         let active = self.active();
         if active.len() > core.config.snapshot_files.left() {
@@ -167,7 +168,10 @@ impl<'a> BucketSnapshots<'a> {
         if left_ns == 0 {
             return None;
         }
-        hold.waiters.retain(|waiter| !waiter.is_unwanted());
+        // Not each time: all who write may wait.
+        if hold.waiters.len().is_power_of_two() {
+            hold.waiters.retain(|waiter| !waiter.is_unwanted());
+        }
         let (completer, released) = completion();
         hold.waiters.push(completer);
         Some((released, Duration::from_nanos(left_ns)))
@@ -189,10 +193,14 @@ impl<'a> BucketSnapshots<'a> {
             was_read: Arc::default(),
             parts: Mutex::default(),
         });
-        table.kept.lock().insert(id, Arc::clone(&kept));
+        // Two that take the same moment would end each other's.
+        match table.kept.lock().entry(id) {
+            Entry::Vacant(place) => drop(place.insert(Arc::clone(&kept))),
+            Entry::Occupied(_) => return Err(BucketSnapshotRefusal::Busy),
+        }
         let parts = (0..core.vbuckets()).map(VbId).map(|vb| self.take_part(id, &kept, vb));
         let taken: Result<Vec<Option<VbMoment>>, _> = parts.collect();
-        // Whoever writes after the end of the hold has looked at the same clock, under the locks that were just held.
+        // A thread that writes after the end of the hold has looked at the same clock, under the locks that were just held.
         let ended = self.end_hold(id);
         let ended =
             taken.and_then(|taken| ended.ok_or(BucketSnapshotRefusal::HoldOver).map(|held| (taken, held)));
@@ -274,6 +282,10 @@ impl<'a> BucketSnapshots<'a> {
     pub fn open(&self, id: u128, vb: VbId) -> Result<KeptVbucket, BucketSnapshotRefusal> {
         let kept = self.core.snapshots.find(id).ok_or(BucketSnapshotRefusal::Unknown)?;
         kept.used(self.core.env.clock.monotonic());
+        let moment = kept.parts.lock().get(&vb).map(|part| part.moment);
+        if !self.is_present(&moment.ok_or(BucketSnapshotRefusal::Unknown)?) {
+            kept.lose(vb);
+        }
         let parts = kept.parts.lock();
         let part = parts.get(&vb).ok_or(BucketSnapshotRefusal::Unknown)?;
         match &part.content {

@@ -191,6 +191,12 @@ impl Flushing {
             return None;
         }
         let through = shard.wanted_snapshot.map_or(Seqno(u64::MAX), |wanted| wanted.seqno);
+        if shard.vb.persisted_seqno() >= through {
+            // Wanted after this step has looked: the next one keeps it, before anything behind it is saved.
+            self.core.queue_flush(&mut shard);
+            self.core.flush.hurry(vb);
+            return None;
+        }
         let limit = RangeLimit::items(self.core.config.flush_batch_items as u64).through(through);
         shard.vb.take_flush_batch(limit)
     }

@@ -100,7 +100,7 @@ fn what_is_kept_is_what_there_was_at_the_moment() {
     }
 }
 
-/// Nobody changes them: their time is over.
+/// That is no change of a client.
 #[test]
 fn documents_expire_while_changes_are_held() {
     let (env, handles) = Env::sim(5);
@@ -134,7 +134,7 @@ fn changes_wait_while_they_are_held_and_no_longer() {
     world.set("a", "2").expect("nothing is held any more");
     assert!(!snapshots.release(1));
     assert_eq!(snapshots.take(1), Err(BucketSnapshotRefusal::HoldOver));
-    // One that nobody ends, however long it was asked for, ends by itself, and then there is rest.
+    // One that no client ends, however long it was asked for, ends by itself, and then there is rest.
     snapshots.hold(3, Duration::from_secs(3600)).expect("held");
     world.handles.clock.advance(LONGEST_HOLD - Duration::from_millis(1));
     assert_eq!(world.set("a", "3").err(), Some(Refusal::Held));
