@@ -138,7 +138,7 @@ fn take_once(
     let sealer = repository.sealer_to_write(&target.bucket)?;
     // What may be refused is asked for before anything is copied.
     let users = if options.users { Some(read_users(&http_target(env, target, options)?)?) } else { None };
-    let mut now = ask_everywhere(env, target, None, &mut states)?;
+    let now = ask_everywhere(env, target, None, &mut states)?;
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
     let base_id = base.as_ref().map(|(id, _)| id);
@@ -147,49 +147,47 @@ fn take_once(
         Some(why) => Cut::none(why),
         None => cut(env, target, options, unfinished.as_ref())?,
     };
-    if cut.snapshot.is_some() {
-        now = ask_everywhere(env, target, None, &mut states)?;
-        cut.apply(&mut now)?;
-    }
-    let (writer, done) = match unfinished {
-        Some(unfinished) => go_on(env, &unfinished, sealer)?,
-        None => (begin(env, repository, &target.bucket, vbuckets, base_id, cut.id(), sealer)?, Vec::new()),
-    };
-    let taking = Taking {
-        env,
-        patience: target.patience.0,
-        writer,
-        tracks: BTreeMap::new(),
-        left: 0,
-        interrupted,
-        show,
-        vbuckets,
-        versions: 0,
-        bytes: 0,
-        cut: &cut,
-        begun: env.clock.monotonic(),
-        heard: env.clock.monotonic(),
-        max_rate: options.max_rate,
-        paused: Duration::ZERO,
-        failed: None,
-    };
-    let base = base.map(|(_, lines)| lines).unwrap_or_default();
-    let taken = taking.all(target, &now, &done, &base).and_then(|(writer, unchanged, again)| {
+    let copy = || {
+        let now = match cut.snapshot {
+            Some(_) => cut.apply(ask_everywhere(env, target, None, &mut states)?)?,
+            None => now,
+        };
+        let (writer, done) = match unfinished {
+            Some(unfinished) => go_on(env, &unfinished, sealer)?,
+            None => {
+                (begin(env, repository, &target.bucket, vbuckets, base_id, cut.id(), sealer)?, Vec::new())
+            }
+        };
+        let taking = Taking {
+            env,
+            patience: target.patience.0,
+            writer,
+            tracks: BTreeMap::new(),
+            left: 0,
+            interrupted,
+            show,
+            vbuckets,
+            versions: 0,
+            bytes: 0,
+            cut: &cut,
+            begun: env.clock.monotonic(),
+            heard: env.clock.monotonic(),
+            max_rate: options.max_rate,
+            paused: Duration::ZERO,
+            failed: None,
+        };
+        let base = base.as_ref().map(|(_, lines)| lines);
+        let (writer, unchanged, again) = taking.all(target, &now, &done, base.unwrap_or(&BTreeMap::new()))?;
         let (state, without_settings) = what_the_bucket_is(env, target, options)?;
         let state = BucketState { users, ..state };
         lock.check()?;
         let manifest = writer.finish(&target.bucket, env.clock.unix_s().into(), cut.id(), state)?;
         let (kept, without_moment) = (done.len(), cut.why_not.clone());
         Ok(Taken { manifest, kept, unchanged, again, without_moment, without_settings })
-    });
+    };
+    let taken: anyhow::Result<Taken> = copy();
     // What was broken off goes on with it, unless nothing of it stays.
-    let is_cut = cut.is_own && cut.snapshot.is_some();
-    if let Err(error) = &taken
-        && is_cut
-        && !options.one_moment
-    {
-        *without = Some(format!("it could not be read to its end: {error:#}"));
-    }
+    *without = taken.as_ref().err().filter(|_| !options.one_moment).and_then(|error| cut.lost_by(error));
     if taken.is_ok() || options.documents_only || without.is_some() {
         cut.end(env, target);
     }
@@ -218,9 +216,9 @@ impl Cut {
     }
 
     /// Takes the vBuckets as they were then. An error if one has another history since.
-    fn apply(&self, now: &mut BTreeMap<VbId, Now>) -> anyhow::Result<()> {
-        let Some(snapshot) = &self.snapshot else { return Ok(()) };
-        for (vb, now) in now {
+    fn apply(&self, mut all: BTreeMap<VbId, Now>) -> anyhow::Result<BTreeMap<VbId, Now>> {
+        let Some(snapshot) = &self.snapshot else { return Ok(all) };
+        for (vb, now) in &mut all {
             let place =
                 snapshot.vbuckets.get(vb).with_context(|| format!("the snapshot has no vBucket {vb}"))?;
             let uuid = now.log.first().map(|(uuid, _)| *uuid);
@@ -231,7 +229,12 @@ impl Cut {
             }
             now.high = place.seqno;
         }
-        Ok(())
+        Ok(all)
+    }
+
+    /// Why a backup goes on without the snapshot that was made for it, if it failed so.
+    fn lost_by(&self, error: &anyhow::Error) -> Option<String> {
+        self.is_own.then(|| format!("it could not be read to its end: {error:#}"))
     }
 
     /// Ends the snapshot, if it was made for this backup. One that cannot be ended ends by itself.
@@ -525,8 +528,7 @@ impl<'e> Taking<'e, '_> {
         if rolled_back.is_empty() {
             return Ok(Vec::new());
         }
-        let mut now = ask_everywhere(self.env, target, None, &mut states)?;
-        self.cut.apply(&mut now)?;
+        let now = self.cut.apply(ask_everywhere(self.env, target, None, &mut states)?)?;
         let (mut plans, mut empty) = (Vec::new(), Vec::new());
         for (vb, now) in now.iter().filter(|(vb, _)| rolled_back.contains(vb)) {
             match plan(*vb, now, None) {
