@@ -21,7 +21,7 @@ pub(crate) const LENGTH: usize = 4;
 const KEY: usize = 32;
 /// What keys of files are derived for, and for nothing else.
 const LABEL: &[u8] = b"FileKey";
-/// What stands in front of the context in the derivation.
+/// The text in front of the context in the derivation.
 const CONTEXT_PREFIX: &[u8] = b"couchstore/";
 
 /// Keys by their identifiers, of which the keys of files are made.

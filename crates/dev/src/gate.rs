@@ -81,7 +81,7 @@ impl Gate {
             self.store.revoke(lease)
         };
         if let Err(failure) = wake() {
-            tracing::warn!(event = "dev_wake_late", %failure, "those who wait for changes of the cluster cannot be woken when a node is cut off or killed: they hear of it later");
+            tracing::warn!(event = "dev_wake_late", %failure, "requests that wait for a change of the cluster cannot be woken when a node is cut off or killed: they see it later");
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::VbId;
 
-/// So many neighbours have a mark and sums in common: a bucket has a thousand vBuckets, and sums of each would take as
+/// This many neighbours have a mark and sums in common: a bucket has a thousand vBuckets, and sums of each would take as
 /// much memory as an empty bucket does.
 pub(crate) const GROUP_VBUCKETS: u16 = 8;
 /// Marks of a group: one of each figure.
@@ -40,7 +40,7 @@ pub(crate) struct ChangeMarks {
 }
 
 impl ChangeMarks {
-    /// Of so many vBuckets, all marked: nothing was made of them yet.
+    /// All marked: nothing was made of these vBuckets yet.
     pub(crate) fn new(vbuckets: u16) -> ChangeMarks {
         let lines = usize::from(vbuckets.div_ceil(GROUP_VBUCKETS)).div_ceil(GROUPS_IN_WORD * WORDS_IN_LINE);
         let marked = |_| Line(std::array::from_fn(|_| AtomicU64::new(u64::MAX)));

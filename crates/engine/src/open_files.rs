@@ -28,7 +28,7 @@ pub struct SnapshotFiles {
 }
 
 impl SnapshotFiles {
-    /// So many at the most.
+    /// At most `most`.
     pub fn new(most: usize) -> SnapshotFiles {
         SnapshotFiles { open: Arc::default(), most }
     }

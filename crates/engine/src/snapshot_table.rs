@@ -53,7 +53,7 @@ pub(crate) struct Kept {
     pub(crate) created: Duration,
     pub(crate) held_ns: AtomicU64,
     pub(crate) used_ns: AtomicU64,
-    /// Set by whoever reads.
+    /// Set by each read.
     pub(crate) was_read: Arc<AtomicBool>,
     pub(crate) parts: Mutex<BTreeMap<VbId, Part>>,
 }
@@ -119,7 +119,7 @@ impl BucketSnapshotTable {
         self.kept.lock().get(&id).cloned()
     }
 
-    /// Whether changes are held. Asked under the lock of the vBucket that is to be changed, so that whoever has held changes
+    /// Whether changes are held. Asked under the lock of the vBucket that is to be changed, so that a thread that has held changes
     /// and had that lock since has seen all that were made.
     #[inline]
     pub(crate) fn holds_changes(&self, clock: &dyn Clock) -> bool {

@@ -33,7 +33,7 @@ pub struct VbStats {
     pub clock: ClockCounts,
     /// Whether any document may have xattrs.
     pub might_contain_xattrs: bool,
-    /// Documents, expired ones included until somebody notices; those on disk while they are not loaded.
+    /// Documents, expired ones included until they are met; those on disk while they are not loaded.
     pub documents: u64,
     /// Tombstones, in memory or not.
     pub tombstones: u64,

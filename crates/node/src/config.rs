@@ -302,8 +302,7 @@ impl Config {
         }
     }
 
-    /// Whoever reaches `addr` may guess: passwords keep the policy that holds for users who are made over HTTP, as long as
-    /// nobody has set another one.
+    /// A client that reaches `addr` may guess: passwords keep the policy that new users made over HTTP have by default.
     fn check_passwords(&self, addr: SocketAddr) -> Result<(), ConfigError> {
         let policy = PasswordPolicy::default();
         let weak = self.users.iter().find_map(|user| Some((&user.name, policy.fault(&user.password)?)));

@@ -314,7 +314,7 @@ impl ConnectionMemory {
             return;
         }
         // What is less than one large answer makes no difference to users. Those have a second more, in case that was enough;
-        // strangers who come again and again keep nobody from being closed.
+        // strangers who come again and again do not protect the largest holder.
         let gave_way = self.strangers_give_way(|bytes, _| bytes < LARGE_BYTES as u64);
         if gave_way && short_for_s == SHORT_FOR_S {
             return;

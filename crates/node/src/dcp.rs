@@ -36,7 +36,7 @@ impl Sink for Output {
     }
 }
 
-/// For whom a connection streams. A name is taken over from the same owner alone: names of links between nodes, and of other
+/// The user that a connection streams for. A name is taken over from the same owner alone: names of links between nodes, and of other
 /// users' connections, are no secret.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Owner {

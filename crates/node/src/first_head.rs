@@ -57,7 +57,7 @@ fn body_len(head: &[u8]) -> Option<usize> {
 }
 
 impl FirstHead {
-    /// For a connection on which head and body may have fewer than so many bytes together.
+    /// For a connection on which head and body may have fewer than `most` bytes together.
     pub fn of(most: usize) -> FirstHead {
         FirstHead { most, ..FirstHead::default() }
     }

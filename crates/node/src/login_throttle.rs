@@ -239,7 +239,7 @@ pub(crate) mod tests {
         throttle.succeeded(attempt, now);
     }
 
-    /// So many logins at once with names of their own fail.
+    /// Logins at once, each with a name of its own, fail.
     fn many_fail(throttle: &LoginThrottle, address: IpAddr, count: u32, now: Duration) {
         for n in 0..count {
             assert!(fails(throttle, address, format!("user-{n}").as_bytes(), now), "{n}");

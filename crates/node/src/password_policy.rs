@@ -9,7 +9,7 @@ const MOST_PASSWORD_BYTES: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PasswordPolicy {
-    /// So many characters at least.
+    /// The least number of characters.
     pub min_length: usize,
     /// An upper-case letter.
     pub enforce_uppercase: bool,

@@ -249,7 +249,7 @@ fn reached_at(
     encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
 }
 
-/// The host that clients are told without `--advertise`; an unspecified one stands for the address that each client came to.
+/// The host that clients are told without `--advertise`; an unspecified one means the address that each client came to.
 fn host_told(plain: IpAddr, tls: Option<IpAddr>, level: ClusterEncryption, is_member: bool) -> IpAddr {
     match tls {
         // A strict node is reached by its ports for TLS alone.

@@ -187,7 +187,7 @@ impl Watchdog {
                     }
                     Verdict::Late(late) => {
                         let names: Vec<String> = late.iter().map(|at| threads[*at].name.clone()).collect();
-                        // The log may be what stands still.
+                        // The log's file may be what hangs.
                         tell(Liveness::Hang(names.clone()));
                         log_hang(&names, period, allowed);
                     }

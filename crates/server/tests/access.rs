@@ -209,7 +209,7 @@ fn named_role(refusal: &str) -> String {
     roles.split(", ").flat_map(|role| role.split(" or ")).next().expect("a role").to_owned()
 }
 
-/// Whoever is refused, takes the role that the refusal names and tries again, is not refused again: over all addresses and
+/// A user who is refused, gets the role that the refusal names and tries again, is not refused again: over all addresses and
 /// all groups of stats.
 #[test]
 fn the_role_that_a_refusal_names_opens_the_request() {

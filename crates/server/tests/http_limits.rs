@@ -133,7 +133,7 @@ fn the_body_of_a_client_without_a_login_comes_with_its_head() {
         ("/settings/web", &format!("X: {}\r\nContent-Length: 4000\r\n", "x".repeat(13 << 10)), "411"),
         ("/v1/promise", "Content-Type: application/json\r\nContent-Length: 2000000\r\n", "413"),
         ("/v1/promise", "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n", "411"),
-        // A name and a password that nobody looks at change nothing.
+        // A name and a password that are not looked at change nothing.
         ("/pools/default", "Authorization: Basic bm9ib2R5OnB3\r\nTransfer-Encoding: chunked\r\n", "411"),
     ] {
         let told = answer(&post(path, fields, ""));
@@ -196,7 +196,7 @@ const OPEN: [&str; 5] = [
     "/settings/web",
 ];
 
-/// Whoever sends part of a body keeps nobody out, has a deadline, and may send no more than little.
+/// A client that sends part of a body keeps no other client out, has a deadline, and may send 4 KiB.
 #[test]
 fn bodies_of_clients_without_a_login_are_bounded() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -214,7 +214,7 @@ fn bodies_of_clients_without_a_login_are_bounded() {
         assert_eq!(http(&server, "GET", "/healthz", "").0, 200, "{path}");
         drop(kept);
         let slow = connect(&server, &post(path, 1_000));
-        // The server has seen it once it has answered somebody who came behind it.
+        // The server has seen it once it has answered a client that came behind it.
         assert_eq!(http_code(&server), 200);
         clock.advance(31);
         let told = rest(slow);

@@ -48,7 +48,7 @@ type phase struct {
 	counts  map[string]int
 	pause   time.Duration
 	writers map[string]bool
-	// Scans that ended without an error, those that did since somebody began to wait for one, and those that failed.
+	// Scans that ended without an error, those that did since a wait for one began, and those that failed.
 	whole, after, failed int
 	// How often the SDK ended the process that scans.
 	crashed int

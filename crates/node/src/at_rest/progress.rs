@@ -2,7 +2,7 @@
 //! still under an earlier key.
 //!
 //! *Guarantee:* the figures are of the files themselves, not of what was asked for: each was opened and its head was read.
-//! They are as old as [`last`] allows; [`look`] has them anew.
+//! They are as old as [`last`] allows; [`look`] reads the files again.
 
 use std::io;
 

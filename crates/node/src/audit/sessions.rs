@@ -39,7 +39,7 @@ pub(crate) fn login_failed(node: &Node, session: &Session, name: &[u8], status: 
     }
 }
 
-/// A client that calls itself `name` asked for a mechanism by which nobody logs in here, for this reason: its password was
+/// A client that calls itself `name` asked for a mechanism that is not offered here, for this reason: its password was
 /// not looked at.
 pub(crate) fn mechanism_refused(
     node: &Node,

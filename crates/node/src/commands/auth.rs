@@ -284,7 +284,7 @@ fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
     refused(ctx, name, status, None)
 }
 
-/// Tells the client no more than a reference that also stands in the log. `unjudged`: why no password was looked at, and the
+/// Tells the client no more than a reference that the log has, too. `unjudged`: why no password was looked at, and the
 /// mechanism.
 fn refused(
     ctx: &mut Context<'_>,

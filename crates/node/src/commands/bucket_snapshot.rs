@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use base::Datatype;
 use engine::{BucketSnapshotFigures, BucketSnapshotRefusal, LONGEST_HOLD, VbMoment};
-use protocol::{Request, Status};
+use protocol::{Request, Status, uuid};
 use serde_json::{Value, json};
 
-use super::file_snapshot::{id_of, object_of, uuid_text};
+use super::file_snapshot::object_of;
 use crate::context::{Context, Outcome};
 use crate::privilege::Privilege;
 
@@ -34,7 +34,7 @@ pub fn bucket_snapshot(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     if let Err(denied) = cx.require(Privilege::DcpStream) {
         return denied;
     }
-    let id = wanted.get("id").and_then(Value::as_str).and_then(|id| id_of(id.as_bytes()));
+    let id = wanted.get("id").and_then(Value::as_str).and_then(uuid::parse);
     let Some(id) = id else { return cx.invalid("id must be a UUID") };
     let done = match step {
         "hold" => {
@@ -67,7 +67,7 @@ fn moments_json(moments: &[VbMoment]) -> Vec<Value> {
 
 fn figures_json(figures: &BucketSnapshotFigures) -> Value {
     json!({
-        "id": uuid_text(figures.id),
+        "id": uuid::text(figures.id),
         "age_ms": figures.age.as_millis() as u64,
         "ends_after_ms": figures.ends_after.as_millis() as u64,
         "held_us": figures.held.as_micros() as u64,

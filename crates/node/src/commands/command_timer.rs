@@ -2,7 +2,7 @@
 //! all of them together, or in none.
 //!
 //! The tools print the total as the number of operations, so all are told: times are those of the requests that were
-//! measured, each of which stands for as many as there were for one of them (record 0194).
+//! measured, each of which counts for its share of all requests (record 0194).
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ fn may_count(cx: &Context<'_>, name: &str) -> bool {
 /// In microseconds: `data` has the end of each bucket, how many requests are in it, and the percentage up to there;
 /// `bucketsLow` is where the first one begins. What is between two buckets with requests is one without.
 ///
-/// `requests` is how many there were with those that were not measured, if that is more: what was measured stands for
+/// `requests` is how many there were with those that were not measured, if that is more: what was measured counts for
 /// them in equal parts. `data` is empty if there were some, and none was measured.
 pub(crate) fn as_json(counts: &HistogramCounts, requests: u64) -> Value {
     let (measured, ranges) = (counts.total(), counts.ranges_us());

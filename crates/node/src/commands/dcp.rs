@@ -95,7 +95,7 @@ pub fn open(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
 
 /// DCP control: agrees on a property.
 pub fn control(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
-    // An acknowledgement by that name stands for a copy on another node, which durable writes rely on: a right of nodes.
+    // An acknowledgement by that name says that another node has a copy, which durable writes rely on: a right of nodes.
     if cx.session.dcp.is_some()
         && request.key == b"consumer_name"
         && let Err(denied) = cx.require(Privilege::NodeSupervisor)

@@ -172,7 +172,7 @@ impl StoredUsers {
                 // As with the policy: what is not understood is not taken for what the configuration says.
                 kept.security = entry.map_err(|why| format!("entry {SECURITY}: {why}"))?.security;
             } else if key == DECOYS {
-                // One that cannot be read lets nobody in who is to be kept out.
+                // One that cannot be read lets no user in who is to be kept out.
                 kept.decoys = read::<DecoysEntry>(&entry.value).ok().map(|entry| entry.key);
             }
         }

@@ -8,7 +8,6 @@ use protocol::Status;
 
 use super::Sheet;
 use super::inquiry::{Inquiry, Refused, parse_number, parse_vbucket};
-use crate::commands::file_snapshot::uuid_text;
 
 const NOT_A_VBUCKET: Refused = Refused::Invalid("The argument must be the number of a vBucket");
 
@@ -55,7 +54,7 @@ pub fn range_scans(inquiry: &Inquiry<'_>, args: &[&[u8]], sheet: &mut Sheet) -> 
 pub fn file_snapshots(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) -> Result<(), Refused> {
     for snapshot in inquiry.bucket.file_snapshots().figures() {
         let mut under = sheet.under(format_args!("vb_{}", snapshot.vb.0));
-        under.put("uuid", uuid_text(snapshot.id));
+        under.put("uuid", protocol::uuid::text(snapshot.id));
         under.put("vbuuid", snapshot.uuid.0);
         under.put("seqno", snapshot.seqno.0);
         under.put("file", snapshot.name);

@@ -146,7 +146,7 @@ fn a_node_that_asks_before_this_one_has_read_its_clusters_secret_is_no_failed_lo
 /// Failures of an address at a user before it has to wait.
 const FREE: usize = 1_000;
 
-/// So many logins of a user failed from an address.
+/// The number of failed logins of a user from an address.
 fn have_failed(node: &Node, address: IpAddr, user: &str, count: usize) {
     let now = node.env().clock.monotonic();
     for _ in 0..count {

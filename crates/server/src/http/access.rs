@@ -134,7 +134,7 @@ fn needs_no_user(needs: Needs, shared: &Shared, request: &Request) -> bool {
     }
 }
 
-/// Has a request handled that needs no user: what its handler takes is small, whatever the address and whoever asks.
+/// Has a request handled that needs no user: what its handler takes is small, whatever the address and the client.
 async fn handled_without_user(request: Request, next: Next) -> Response {
     match connections::body(request).await {
         Ok(request) => next.run(request).await,

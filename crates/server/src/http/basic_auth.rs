@@ -19,14 +19,14 @@ use super::shared::Shared;
 #[derive(Clone)]
 pub(super) struct Caller(pub Arc<User>);
 
-/// Whether a request is let through although it cannot be recorded: otherwise nobody could have the node go on without the
-/// audit log.
+/// Whether a request is let through although it cannot be recorded: otherwise no administrator could have the node go on without
+/// the audit log.
 pub(super) fn is_way_out(uri: &Uri) -> bool {
     uri.path().starts_with("/settings/audit")
 }
 
 /// The user, if name and password are right, and not too many of that address were wrong. Who gives none is the user that
-/// the client's certificate stands for, if it has shown one. Every login over HTTP comes by here, and none is let through
+/// the client's certificate names, if it has shown one. Every login over HTTP comes by here, and none is let through
 /// that must be recorded and cannot be.
 pub(super) async fn authenticate(
     shared: &Shared,

@@ -190,7 +190,7 @@ pub(super) async fn client_certificates(State(shared): State<Shared>) -> Json<Va
 
 /// `POST /settings/clientCertAuth`: all of it is replaced.
 ///
-/// Whoever decides which user a certificate stands for can be any of them, so that this is for full administrators
+/// A user who decides which user a certificate names can be any of them, so that this is for full administrators
 /// (record 86).
 pub(super) async fn change_client_certificates(
     State(shared): State<Shared>,

@@ -1,4 +1,4 @@
-//! What a certificate tells: whom it stands for, which names and purposes it is for, and until when it is valid.
+//! What a certificate tells: which user it names, which names of hosts and purposes it is for, and until when it is valid.
 
 use std::net::IpAddr;
 

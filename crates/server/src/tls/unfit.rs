@@ -9,7 +9,7 @@ use super::identity::{self, CaEnd, Purpose};
 pub(super) const DAY_S: u64 = 24 * 60 * 60;
 /// From this number of days before its end a certificate is warned of.
 const SOON_DAYS: u64 = 30;
-/// So many of a certificate's names are told.
+/// The most names of a certificate that are told.
 const MOST_NAMES_TOLD: usize = 8;
 
 /// The certificates that a node shows, and the CAs by which it knows others.
