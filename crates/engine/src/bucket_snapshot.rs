@@ -22,6 +22,7 @@ use std::time::Duration;
 use base::{Seqno, VbId, VbState};
 use kvstore::Failure;
 use parking_lot::Mutex;
+use vbucket::Manifest;
 
 use crate::bucket_core::Core;
 use crate::completion::{Completion, completion};
@@ -63,6 +64,8 @@ pub struct BucketSnapshotFigures {
     pub age: Duration,
     /// When it ends unless something is read or asked of it.
     pub ends_after: Duration,
+    /// The collections that there were when it was made.
+    pub manifest: Arc<Manifest>,
     /// For how long changes were held for it.
     pub held: Duration,
     /// What it has.
@@ -178,8 +181,8 @@ impl<'a> BucketSnapshots<'a> {
     }
 
     /// Takes the moment for which changes are held, and ends the hold. The snapshot can be read once the flusher has come to
-    /// it.
-    pub fn take(&self, id: u128) -> Result<Vec<VbMoment>, BucketSnapshotRefusal> {
+    /// it. `manifest` has the collections that there are, and is told with it.
+    pub fn take(&self, id: u128, manifest: Arc<Manifest>) -> Result<Vec<VbMoment>, BucketSnapshotRefusal> {
         let (core, table) = (self.core, &self.core.snapshots);
         let is_held = |hold: &ChangeHold| hold.id == id && core.env.clock.monotonic_ns() < hold.until_ns;
         if !is_held(&table.hold.lock()) {
@@ -188,6 +191,7 @@ impl<'a> BucketSnapshots<'a> {
         let created = core.env.clock.monotonic();
         let kept = Arc::new(Kept {
             created,
+            manifest,
             held_ns: AtomicU64::new(0),
             used_ns: AtomicU64::new(created.as_nanos() as u64),
             was_read: Arc::default(),
@@ -230,7 +234,7 @@ impl<'a> BucketSnapshots<'a> {
         shard.vb.checkpoints_mut().close();
         let moment = VbMoment { vb, uuid: shard.vb.uuid(), seqno: shard.vb.high_seqno() };
         let dropped = shard.vb.collections().dropped().iter().map(|one| (one.id, one.end)).collect();
-        let part = Part { moment, dropped, content: Content::Waits, _open: open };
+        let part = Part { moment, dropped, content: Content::Waits(open) };
         kept.parts.lock().insert(vb, part);
         if shard.wanted_snapshot.replace(WantedSnapshot { id, seqno: moment.seqno }).is_none() {
             table.waiting.fetch_add(1, Ordering::Relaxed);
@@ -265,12 +269,13 @@ impl<'a> BucketSnapshots<'a> {
         let now = self.core.env.clock.monotonic();
         let ends_after = kept.ends_after(now);
         let parts = kept.parts.lock();
-        let count = |waits: &&Part| matches!(waits.content, Content::Waits);
+        let count = |waits: &&Part| matches!(waits.content, Content::Waits(_));
         let lost = parts.values().filter(|part| matches!(part.content, Content::Lost));
         BucketSnapshotFigures {
             id,
             age: now.saturating_sub(kept.created),
             ends_after,
+            manifest: Arc::clone(&kept.manifest),
             held: Duration::from_nanos(kept.held_ns.load(Ordering::Relaxed)),
             vbuckets: parts.values().map(|part| part.moment).collect(),
             waiting: parts.values().filter(count).count(),
@@ -289,7 +294,7 @@ impl<'a> BucketSnapshots<'a> {
         let parts = kept.parts.lock();
         let part = parts.get(&vb).ok_or(BucketSnapshotRefusal::Unknown)?;
         match &part.content {
-            Content::Waits => Err(BucketSnapshotRefusal::NotReady),
+            Content::Waits(_) => Err(BucketSnapshotRefusal::NotReady),
             Content::Lost => Err(BucketSnapshotRefusal::Lost),
             Content::Kept(snapshot) => {
                 let snapshot = snapshot.clone().ok_or(BucketSnapshotRefusal::Unknown)?;
@@ -355,7 +360,9 @@ impl<'a> BucketSnapshots<'a> {
         let was_read = Arc::clone(&kept.was_read);
         let mut parts = kept.parts.lock();
         let Some(part) = parts.get_mut(&vb) else { return };
-        let kept = |snapshot| KeptSnapshot::new(snapshot, Arc::clone(&part.dropped), was_read);
+        // It may have been lost meanwhile.
+        let Content::Waits(open) = std::mem::replace(&mut part.content, Content::Lost) else { return };
+        let kept = |snapshot| KeptSnapshot::new(snapshot, Arc::clone(&part.dropped), was_read, open);
         part.content = Content::Kept(snapshot.map(kept));
     }
 

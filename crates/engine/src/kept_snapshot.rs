@@ -7,6 +7,8 @@ use base::{CollectionId, Seqno};
 use kvstore::{ForwardingSnapshot, Snapshot};
 use parking_lot::Mutex;
 
+use crate::open_files::OpenScan;
+
 /// A snapshot of a vBucket. Clones are of the same one, whose files stay until the last one is dropped. One of them reads at
 /// a time.
 #[derive(Clone)]
@@ -14,6 +16,8 @@ pub struct KeptSnapshot {
     snapshot: Arc<Mutex<Box<dyn Snapshot>>>,
     dropped: Arc<[(CollectionId, Seqno)]>,
     was_read: Arc<AtomicBool>,
+    /// Its place among the files that may be open.
+    _open: Arc<OpenScan>,
 }
 
 impl KeptSnapshot {
@@ -22,8 +26,9 @@ impl KeptSnapshot {
         snapshot: Box<dyn Snapshot>,
         dropped: Arc<[(CollectionId, Seqno)]>,
         was_read: Arc<AtomicBool>,
+        open: OpenScan,
     ) -> KeptSnapshot {
-        KeptSnapshot { snapshot: Arc::new(Mutex::new(snapshot)), dropped, was_read }
+        KeptSnapshot { snapshot: Arc::new(Mutex::new(snapshot)), dropped, was_read, _open: Arc::new(open) }
     }
 
     /// Collections that were dropped by then and whose documents may still be in it.

@@ -11,6 +11,7 @@ use base::env::Clock;
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, VbId, VbUuid};
 use parking_lot::Mutex;
+use vbucket::Manifest;
 
 use crate::completion::Completer;
 use crate::kept_snapshot::KeptSnapshot;
@@ -32,7 +33,8 @@ pub struct VbMoment {
 
 /// What there is of a vBucket.
 pub(crate) enum Content {
-    Waits,
+    /// The flusher has not come to it: the place of its file is kept.
+    Waits(OpenScan),
     /// Nothing, if the vBucket had no change.
     Kept(Option<KeptSnapshot>),
     Lost,
@@ -44,13 +46,14 @@ pub(crate) struct Part {
     /// Collections that were dropped by then and whose documents may still be there.
     pub(crate) dropped: Arc<[(CollectionId, Seqno)]>,
     pub(crate) content: Content,
-    pub(crate) _open: OpenScan,
 }
 
 /// A snapshot that is kept.
 pub(crate) struct Kept {
     /// On the monotonic clock.
     pub(crate) created: Duration,
+    /// The collections that there were.
+    pub(crate) manifest: Arc<Manifest>,
     pub(crate) held_ns: AtomicU64,
     pub(crate) used_ns: AtomicU64,
     /// Set by each read.
@@ -72,10 +75,10 @@ impl Kept {
     }
 
     pub(crate) fn waits(&self) -> bool {
-        self.parts.lock().values().any(|part| matches!(part.content, Content::Waits))
+        self.parts.lock().values().any(|part| matches!(part.content, Content::Waits(_)))
     }
 
-    /// Has nothing of a vBucket any more.
+    /// Has nothing of a vBucket any more; its place is free when those who read it have ended.
     pub(crate) fn lose(&self, vb: VbId) {
         let mut parts = self.parts.lock();
         let content = parts.get_mut(&vb).map(|part| std::mem::replace(&mut part.content, Content::Lost));

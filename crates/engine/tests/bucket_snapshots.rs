@@ -30,7 +30,7 @@ fn worlds() -> impl Iterator<Item = World> {
 fn cut(world: &World, id: u128) -> Vec<VbMoment> {
     let snapshots = world.bucket.snapshots();
     let held = snapshots.hold(id, MOST).expect("held");
-    let taken = snapshots.take(id).expect("taken");
+    let taken = snapshots.take(id, world.bucket.collections().manifest()).expect("taken");
     assert_eq!(held, taken, "nothing came in between");
     // Nodes rest behind a hold.
     world.handles.clock.advance(Duration::from_secs(1));
@@ -126,21 +126,31 @@ fn changes_wait_while_they_are_held_and_no_longer() {
     assert_eq!(world.set("a", "2").err(), Some(Refusal::Held));
     assert_eq!(world.get("a").as_deref(), Ok("1"), "reads go on");
     assert_eq!(snapshots.hold(2, MOST), Err(BucketSnapshotRefusal::Busy));
-    assert_eq!(snapshots.take(2), Err(BucketSnapshotRefusal::HoldOver), "it is another one's");
+    assert_eq!(
+        snapshots.take(2, world.bucket.collections().manifest()),
+        Err(BucketSnapshotRefusal::HoldOver),
+        "it is another one's"
+    );
     let (released, left) = snapshots.released().expect("changes are held");
     assert_eq!((released.try_take(), left), (None, MOST));
     assert!(snapshots.release(1));
     assert_eq!(released.try_take(), Some(()));
     world.set("a", "2").expect("nothing is held any more");
     assert!(!snapshots.release(1));
-    assert_eq!(snapshots.take(1), Err(BucketSnapshotRefusal::HoldOver));
+    assert_eq!(
+        snapshots.take(1, world.bucket.collections().manifest()),
+        Err(BucketSnapshotRefusal::HoldOver)
+    );
     // One that no client ends, however long it was asked for, ends by itself, and then there is rest.
     snapshots.hold(3, Duration::from_secs(3600)).expect("held");
     world.handles.clock.advance(LONGEST_HOLD - Duration::from_millis(1));
     assert_eq!(world.set("a", "3").err(), Some(Refusal::Held));
     world.handles.clock.advance(Duration::from_millis(1));
     world.set("a", "3").expect("the hold is over");
-    assert_eq!(snapshots.take(3), Err(BucketSnapshotRefusal::HoldOver));
+    assert_eq!(
+        snapshots.take(3, world.bucket.collections().manifest()),
+        Err(BucketSnapshotRefusal::HoldOver)
+    );
     assert_eq!(
         snapshots.hold(4, MOST),
         Err(BucketSnapshotRefusal::Busy),
@@ -193,5 +203,22 @@ fn a_bucket_without_a_file_for_each_vbucket_refuses() {
     assert!(world.bucket.flushing().flush_all());
     assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::TooMany));
     assert_eq!(world.bucket.snapshots().end(1), Ok(()));
+    cut(&world, 2);
+}
+
+#[test]
+fn a_vbucket_that_is_lost_leaves_its_place_to_others() {
+    let (env, handles) = Env::sim(6);
+    let world =
+        stores::open(env, handles, stores::files, |config| config.snapshot_files = SnapshotFiles::new(14));
+    world.set("a", "1").expect("nothing is held");
+    cut(&world, 1);
+    assert!(world.bucket.flushing().flush_all());
+    let reader = world.bucket.snapshots().open(1, VB).expect("it is kept");
+    assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::TooMany));
+    world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("allowed");
+    assert!(matches!(world.bucket.snapshots().open(1, VB), Err(BucketSnapshotRefusal::Lost)));
+    assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::TooMany), "it is read");
+    drop(reader);
     cut(&world, 2);
 }

@@ -43,9 +43,16 @@ pub fn bucket_snapshot(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             let most = Duration::from_millis(most_ms).min(LONGEST_HOLD);
             snapshots.hold(id, most).map(|vbuckets| json!({ "vbuckets": moments_json(&vbuckets) }))
         }
-        "take" => snapshots.take(id).map(|vbuckets| json!({ "vbuckets": moments_json(&vbuckets) })),
+        "take" => {
+            let manifest = bucket.collections().manifest();
+            snapshots.take(id, manifest).map(|vbuckets| json!({ "vbuckets": moments_json(&vbuckets) }))
+        }
         "release" => Ok(json!({ "held": snapshots.release(id) })),
-        "look" => snapshots.look(id).map(|figures| figures_json(&figures)),
+        "look" => snapshots.look(id).map(|figures| {
+            let mut told = figures_json(&figures);
+            told["manifest"] = figures.manifest.to_json();
+            told
+        }),
         "drop" => snapshots.end(id).map(|()| json!({})),
         _ => return cx.invalid("do must be hold, take, release, look, drop or list"),
     };

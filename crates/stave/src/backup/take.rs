@@ -179,20 +179,27 @@ fn take_once(
         let base = base.as_ref().map(|(_, lines)| lines);
         let (writer, unchanged, again) = taking.all(target, &now, &done, base.unwrap_or(&BTreeMap::new()))?;
         let (state, without_settings) = what_the_bucket_is(env, target, options)?;
-        let state = BucketState { users, ..state };
+        let collections = cut.snapshot.as_ref().and_then(|snapshot| snapshot.collections.clone());
+        let state = BucketState { users, collections: collections.unwrap_or(state.collections), ..state };
         lock.check()?;
         let manifest = writer.finish(&target.bucket, env.clock.unix_s().into(), cut.id(), state)?;
         let (kept, without_moment) = (done.len(), cut.why_not.clone());
         Ok(Taken { manifest, kept, unchanged, again, without_moment, without_settings })
     };
     let taken: anyhow::Result<Taken> = copy();
-    // What was broken off goes on with it, unless nothing of it stays.
-    *without = taken.as_ref().err().filter(|_| !options.one_moment).and_then(|error| cut.lost_by(error));
-    if taken.is_ok() || options.documents_only || without.is_some() {
+    let lost = taken.as_ref().err().filter(|error| error.is::<SnapshotLost>());
+    *without = lost.filter(|_| cut.is_own).map(|error| format!("it could not be read to its end: {error:#}"));
+    // What was broken off goes on with it, unless nothing of one of them stays.
+    if taken.is_ok() || options.documents_only || lost.is_some() {
         cut.end(env, target);
     }
     taken
 }
+
+/// The snapshot of the bucket has nothing of a vBucket any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the snapshot of the bucket cannot be read further: {0}")]
+struct SnapshotLost(String);
 
 /// The moment of a backup.
 #[derive(Default)]
@@ -223,18 +230,12 @@ impl Cut {
                 snapshot.vbuckets.get(vb).with_context(|| format!("the snapshot has no vBucket {vb}"))?;
             let uuid = now.log.first().map(|(uuid, _)| *uuid);
             if uuid != Some(place.uuid) {
-                anyhow::bail!(
-                    "vBucket {vb} has another history than in the snapshot of the bucket: give the command again"
-                );
+                let why = format!("vBucket {vb} has another history than in it; give the command again");
+                return Err(SnapshotLost(why).into());
             }
             now.high = place.seqno;
         }
         Ok(all)
-    }
-
-    /// Why a backup goes on without the snapshot that was made for it, if it failed so.
-    fn lost_by(&self, error: &anyhow::Error) -> Option<String> {
-        self.is_own.then(|| format!("it could not be read to its end: {error:#}"))
     }
 
     /// Ends the snapshot, if it was made for this backup. One that cannot be ended ends by itself.
@@ -562,13 +563,9 @@ impl<'e> Taking<'e, '_> {
         };
         let followed = follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self);
         if let Err(error) = followed {
-            let error = anyhow::Error::from(error);
-            return Err(match &self.cut.snapshot {
-                Some(_) => error.context(
-                    "the snapshot of the bucket cannot be read further; the same command goes on without it",
-                ),
-                None => error,
-            });
+            // A node that does not answer may have it still.
+            let is_lost = self.cut.snapshot.is_some() && matches!(error, ClientError::Refused { .. });
+            return Err(if is_lost { SnapshotLost(error.to_string()).into() } else { error.into() });
         }
         if let Some(failed) = self.failed.take() {
             return Err(failed);
@@ -670,7 +667,11 @@ impl Watch for Taking<'_, '_> {
                 if let Some(goal) = track.map(|track| track.plan.goal) {
                     // A snapshot of the bucket has an end.
                     let is_whole = self.cut.snapshot.is_some() && reason == EndReason::Ok;
-                    let ended = || anyhow::anyhow!("the stream of vBucket {vb} ended: {reason:?}");
+                    let ended = || {
+                        let why = format!("the stream of vBucket {vb} ended: {reason:?}");
+                        let has_snapshot = self.cut.snapshot.is_some();
+                        if has_snapshot { SnapshotLost(why).into() } else { anyhow::Error::msg(why) }
+                    };
                     let took = if is_whole { self.took(vb, goal, true) } else { Err(ended()) };
                     if let Err(error) = took {
                         self.failed = Some(error);

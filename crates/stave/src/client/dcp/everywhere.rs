@@ -317,6 +317,8 @@ pub struct BucketSnapshot {
     pub vbuckets: BTreeMap<VbId, VbPlace>,
     /// For how long a node held changes, that of the one that held them for longest.
     pub held: Duration,
+    /// The manifest of the collections that there were, the newest that a node had; nothing if the nodes do not tell.
+    pub collections: Option<Value>,
 }
 
 impl BucketSnapshot {
@@ -514,7 +516,9 @@ fn wait_until_ready(
         if kept.iter().all(|one| one.waiting == 0) {
             let held = kept.iter().map(|one| Duration::from_micros(one.held_us)).max().unwrap_or_default();
             let vbuckets = whole(kept.into_iter().flat_map(|one| one.vbuckets), vbuckets)?;
-            return Ok(BucketSnapshot { id: id.to_owned(), vbuckets, held });
+            let manifests = told.into_iter().map(|mut told| told["manifest"].take());
+            let collections = manifests.filter(Value::is_object).max_by_key(manifest_uid);
+            return Ok(BucketSnapshot { id: id.to_owned(), vbuckets, held, collections });
         }
         if begun.elapsed() >= patience {
             let reason = format!("not all vBuckets were saved within {patience:.0?}; --timeout waits longer");
@@ -522,6 +526,11 @@ fn wait_until_ready(
         }
         std::thread::sleep(READY_PAUSE);
     }
+}
+
+/// The number of a manifest of collections: a later one has a higher one.
+fn manifest_uid(manifest: &Value) -> u64 {
+    manifest["uid"].as_str().and_then(|uid| u64::from_str_radix(uid, 16).ok()).unwrap_or_default()
 }
 
 /// Asks all nodes at the same time.

@@ -342,3 +342,26 @@ fn a_backup_that_goes_on_from_others_says_what_its_counts_are_about() {
     assert!(counts_head(2, true).contains("nothing was changed since the backup before it"));
     assert!(counts_head(2, false).contains("a restore brings what those before it have, too:"));
 }
+
+#[test]
+fn a_snapshot_keeps_the_collections_that_are_dropped_behind_it() {
+    let (mut server, mut other) = (TestServer::start(), TestServer::start());
+    let (folder, env, http) = (tempfile::tempdir().expect("a folder"), Env::real(), server.http_target());
+    let scopes = "/pools/default/buckets/default/scopes";
+    http.form(scopes, &[("name", "app")]).expect("a scope");
+    http.form(&format!("{scopes}/app/collections"), &[("name", "made")]).expect("a collection");
+    let mut cluster = crate::client::Cluster::open(&env, server.target(), &[]).expect("a cluster");
+    cluster.use_collection("app.made").expect("it is there");
+    cluster.set(b"k", b"in a collection", 0).expect("stored");
+    let made = crate::client::dcp::make_snapshot(&env, &server.target()).expect("a moment");
+    http.request("DELETE", &format!("{scopes}/app/collections/made"), None).expect("dropped");
+    let options = TakeOptions { snapshot: Some(made.id), ..TakeOptions::default() };
+    make_backup(&server, folder.path(), &options).expect("a backup");
+    assert_eq!(restored(&other, folder.path(), &[]).expect("restored").documents, 1);
+    let mut there = crate::client::Cluster::open(&env, other.target(), &[]).expect("a cluster");
+    there.use_collection("app.made").expect("it was made");
+    assert_eq!(there.get(b"k").expect("an answer").expect("it is there").value, b"in a collection");
+    drop((cluster, there));
+    server.stop();
+    other.stop();
+}
