@@ -159,9 +159,13 @@ impl Core {
         }
     }
 
-    /// Looks at one vBucket for stats; nothing if there is no such vBucket.
+    /// Looks at one vBucket for stats; nothing if there is no such vBucket here.
     pub fn inspect<T>(&self, vb: VbId, look: impl FnOnce(&VBucket) -> T) -> Option<T> {
-        self.vbuckets.find(vb, Holder::Stats).ok().map(|shard| look(&shard.vb))
+        self.vbuckets
+            .find(vb, Holder::Stats)
+            .ok()
+            .filter(|shard| shard.is_told())
+            .map(|shard| look(&shard.vb))
     }
 
     /// Looks at one vBucket for an operation; nothing if there is no such vBucket.

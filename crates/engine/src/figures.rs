@@ -54,12 +54,12 @@ impl VbucketSums {
             let mut sums: Vec<(usize, StateStats)> = Vec::new();
             for vb in marks.vbuckets(group).map(VbId) {
                 let shard = vbuckets.hold(vb, Holder::Stats);
-                let place = if shard.exists { shard.vb.state() as usize - 1 } else { DELETED };
+                let place = if shard.is_told() { shard.vb.state() as usize - 1 } else { DELETED };
                 let at = sums.iter().position(|(of, _)| *of == place).unwrap_or_else(|| {
                     sums.push((place, StateStats::default()));
                     sums.len() - 1
                 });
-                if shard.exists {
+                if shard.is_told() {
                     sums[at].1.enter(&VbStats::of(&shard));
                 } else {
                     sums[at].1.count_deleted(&shard.ops);

@@ -59,6 +59,11 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// Whether figures tell of it: a vBucket that was deleted, or never had a role at this member, is none of the node's.
+    pub(crate) fn is_told(&self) -> bool {
+        self.exists && (self.had_role || self.vb.state() != VbState::Dead)
+    }
+
     /// Puts another vBucket in the place of this one, which is to be dropped outside the lock.
     pub(crate) fn replace(&mut self, vb: VBucket) -> VBucket {
         self.unloaded = None;

@@ -29,9 +29,13 @@ pub struct BucketStats {
 }
 
 impl Bucket {
-    /// What one vBucket can tell; nothing if there is no such vBucket.
+    /// What one vBucket can tell; nothing if there is no such vBucket here.
     pub fn vbucket_stats(&self, vb: VbId) -> Option<VbStats> {
-        Some(VbStats::of(&*self.vbuckets.find(vb, Holder::Stats).ok()?))
+        self.vbuckets
+            .find(vb, Holder::Stats)
+            .ok()
+            .filter(|shard| shard.is_told())
+            .map(|shard| VbStats::of(&shard))
     }
 
     /// What the bucket can tell; locks vBuckets that changed since this was asked last, and their neighbours, one after the

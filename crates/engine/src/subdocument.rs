@@ -8,6 +8,7 @@ use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::read::Seen;
 use crate::refusal::Refusal;
+use crate::shard_guard::Holder;
 use crate::value;
 use crate::write::{Computed, MAX_TRIES, absolute_expiry};
 use crate::writer::Writer;
@@ -52,7 +53,7 @@ impl Documents {
         }
         let times = self.core.value_times();
         let plain = whole.as_ref().map(|whole| times.plain(whole)).transpose()?.unwrap_or_default();
-        let uuid = self.core.with_vbucket(vb, |vb| vb.uuid()).unwrap_or_default();
+        let uuid = self.count_lookup(vb, key, found.as_ref().is_some_and(|found| found.version.is_live(now)));
         let mut document = found.as_ref().map(|f| document(&f.version, &plain, uuid, now));
         let cas = found.as_ref().map_or(Cas(0), |f| f.cas);
         let (Some(document), true) = (&mut document, is_locked) else {
@@ -62,6 +63,15 @@ impl Documents {
         document.metadata.cas = Cas::LOCKED.0;
         let request = LookupRequest { cas: 0, ..*request };
         Ok(answer(&exec::lookup(Some(*document), &request), sent))
+    }
+
+    /// Counts a look-up like any other read; the vBucket's UUID.
+    fn count_lookup(&self, vb: VbId, key: DocKey<'_>, is_hit: bool) -> VbUuid {
+        let Ok(mut shard) = self.core.vbuckets.find(vb, Holder::FrontEnd) else { return VbUuid::default() };
+        let reads = if is_hit { &mut shard.ops.get_hits } else { &mut shard.ops.get_misses };
+        *reads += 1;
+        shard.vb.collections_mut().count_op(key.collection, |ops| ops.gets += 1);
+        shard.vb.uuid()
     }
 }
 
