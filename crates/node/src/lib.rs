@@ -53,7 +53,7 @@ pub mod kept_by;
 pub mod kept_users;
 mod layout;
 pub mod log_levels;
-mod login_throttle;
+pub mod login_throttle;
 mod lone_writer;
 mod long_work;
 pub mod machine;

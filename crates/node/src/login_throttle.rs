@@ -30,6 +30,8 @@ const ADDRESS_FORGOTTEN_MS: u64 = 200;
 /// Checks beyond that of a user who has logged in from there, and how long one takes to come back: 432,000 a day.
 const LANE_BURST: u32 = 10;
 const LANE_MS: u64 = 200;
+/// For how long an address counts as one of which a password was wrong lately.
+const LATELY_MS: u64 = 60_000;
 /// For how long it is known that a user has logged in from an address.
 const KNOWN_MS: u64 = 24 * 3_600_000;
 /// The most entries of each table; then those that are over first go.
@@ -54,6 +56,8 @@ struct Tables {
     /// When all failures of a key will have been forgotten, in milliseconds.
     forgotten_ms: HashMap<Key, u64>,
     known: HashMap<Key, Known>,
+    /// Until when an address counts as one of which a password was wrong lately.
+    wrong_until_ms: HashMap<Key, u64>,
 }
 
 /// A login that was let through: it counts as a failure unless it is given back.
@@ -64,6 +68,16 @@ pub struct Attempt {
     keys: [Key; 2],
     /// What it added to the time until all failures of each are forgotten.
     charged_ms: [u64; 2],
+    /// See [`Attempt::was_wrong_lately`].
+    was_wrong_lately: bool,
+}
+
+impl Attempt {
+    /// Whether a password of the address was wrong within a minute, and this user has not logged in from there: where many
+    /// wait, those of other addresses come first.
+    pub fn was_wrong_lately(&self) -> bool {
+        self.was_wrong_lately
+    }
 }
 
 /// Decides whose password is checked.
@@ -102,7 +116,8 @@ impl LoginThrottle {
         let (keys, now_ms) = (self.keys(address, user), now.as_millis() as u64);
         let mut tables = self.tables.lock();
         tables.wait(keys, now_ms, true)?;
-        Ok(Attempt { keys, charged_ms: tables.charge(keys, now_ms) })
+        let was_wrong_lately = tables.was_wrong_lately(keys, now_ms);
+        Ok(Attempt { keys, charged_ms: tables.charge(keys, now_ms), was_wrong_lately })
     }
 
     /// Takes note that the password of an attempt was right.
@@ -117,6 +132,16 @@ impl LoginThrottle {
         known.entry(key).or_insert(Known { until_ms: 0, lane_ms: 0 }).until_ms = now_ms + KNOWN_MS;
     }
 
+    /// Takes note that a password that came from `address` is wrong, whether or not its client waited for that.
+    pub(crate) fn was_wrong(&self, address: IpAddr, now: Duration) {
+        let ([_, key], now_ms) = (self.keys(address, b""), now.as_millis() as u64);
+        let wrong = &mut self.tables.lock().wrong_until_ms;
+        if wrong.len() >= MOST_ENTRIES && !wrong.contains_key(&key) {
+            make_room(wrong, now_ms, |until_ms| *until_ms);
+        }
+        wrong.insert(key, now_ms + LATELY_MS);
+    }
+
     /// Takes note that the password of an attempt was not looked at, or that its user is not let in for another reason. What
     /// it took of a lane is not given back.
     pub fn unchecked(&self, attempt: Attempt, now: Duration) {
@@ -126,7 +151,7 @@ impl LoginThrottle {
     /// Entries at this moment of the larger table.
     pub fn len(&self) -> usize {
         let tables = self.tables.lock();
-        tables.forgotten_ms.len().max(tables.known.len())
+        tables.forgotten_ms.len().max(tables.known.len()).max(tables.wrong_until_ms.len())
     }
 
     /// Whether there are none.
@@ -157,6 +182,11 @@ impl Tables {
         };
         let wait_ms = if planted::is(Bug::GuessesAreFree) { 0 } else { wait_ms };
         if wait_ms == 0 { Ok(()) } else { Err(Duration::from_millis(wait_ms)) }
+    }
+
+    fn was_wrong_lately(&self, [user, address]: [Key; 2], now_ms: u64) -> bool {
+        let is_known = self.known.get(&user).is_some_and(|known| known.until_ms > now_ms);
+        !is_known && self.wrong_until_ms.get(&address).is_some_and(|until_ms| *until_ms > now_ms)
     }
 
     /// Counts a failure; returns what it adds.
@@ -398,5 +428,23 @@ pub(crate) mod tests {
         drop(tables);
         fails(&throttle, A, b"ada", START + Duration::from_secs(10_000));
         assert!(!throttle.is_empty());
+    }
+
+    #[test]
+    fn an_address_of_which_a_password_was_wrong_is_known_for_a_minute() {
+        let throttle = throttle();
+        let lately = |address, user: &[u8], now| {
+            throttle.admit(address, user, now).expect("it is checked").was_wrong_lately()
+        };
+        assert!(!lately(A, b"ada", START) && !lately(A, b"bob", START), "nothing is known of them yet");
+        throttle.was_wrong(A, START);
+        assert!(lately(A, b"bob", START) && !lately(B, b"bob", START));
+        succeeds(&throttle, A, b"ada", START);
+        assert!(!lately(A, b"ada", START) && lately(A, b"eve", START), "who has logged in is no stranger");
+        assert!(!lately(A, b"bob", START + Duration::from_millis(LATELY_MS)), "it is over");
+        for n in 0..2 * MOST_ENTRIES as u32 {
+            throttle.was_wrong(IpAddr::V4(n.into()), START + Duration::from_millis(u64::from(n)));
+        }
+        assert!(throttle.len() <= MOST_ENTRIES);
     }
 }

@@ -155,6 +155,16 @@ impl LongWork {
         queue.running + queue.waiting.len()
     }
 
+    /// Counts something that is refused before it comes here.
+    pub(crate) fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether half of those wait who may.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.queue.lock().waiting.len() >= MOST_WAITING / 2
+    }
+
     /// Has something done elsewhere for a client; `None` if too much waits. It ends without a value if others with less
     /// of the queue come while it waits.
     pub fn begin<T: Send + 'static>(

@@ -138,7 +138,8 @@ fn derive(
     attempt: Option<Attempt>,
     derivation: Box<Derivation>,
 ) -> Outcome {
-    let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, derivation) else {
+    let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, attempt.as_ref(), derivation)
+    else {
         unchecked(ctx, attempt);
         sessions::login_put_off(ctx.node, ctx.session, name, "too many passwords wait to be checked");
         return ctx.error(Status::Etmpfail, "Too many passwords wait to be checked: try again");

@@ -96,6 +96,27 @@ fn one_address_does_not_keep_others_from_logging_in() {
     assert_eq!(node.lanes().passwords.refused(), 2);
 }
 
+#[test]
+fn who_guesses_from_many_addresses_leaves_places_to_others() {
+    let (node, sim) = node();
+    let address = |n: usize| IpAddr::V4((0x0a01_0000 + n as u32).into());
+    let guess = |n: usize| {
+        let mut connection = from(&node, address(n));
+        let waits = feed(&mut connection, &plain("ann", "guess")).1 == Next::Later;
+        (connection, waits)
+    };
+    let first: Vec<_> = (0..MOST).map(guess).collect();
+    assert!(first.iter().all(|(_, waits)| *waits), "nothing is known of them");
+    assert!(sim.spawn.run_one());
+    let again: Vec<_> = (0..MOST).map(guess).collect();
+    let waiting = again.iter().filter(|(_, waits)| *waits).count();
+    assert_eq!(waiting, 1 + MOST / 2, "one is checked");
+    let mut ann = from(&node, THERE);
+    assert_eq!(feed(&mut ann, &plain("ann", "secret-1")).1, Next::Later);
+    assert!(sim.spawn.run_one());
+    assert_eq!(status(&mut ann), Some(Status::Success));
+}
+
 /// A user who gets another password while the old one is checked does not log in with that.
 #[test]
 fn a_password_that_is_replaced_while_it_is_checked_is_wrong() {
