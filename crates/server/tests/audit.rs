@@ -130,7 +130,9 @@ fn use_kv(server: &Server) {
     );
     assert_eq!(ask(&mut admin, opcode::GET_RANDOM_KEY, b"", b"", &[]), Status::Success);
     assert_eq!(ask(&mut admin, opcode::GET_KEYS, b"key", b"", &[]), Status::Success);
-    for switch in [opcode::DISABLE_TRAFFIC, opcode::ENABLE_TRAFFIC] {
+    for switch in
+        [opcode::DISABLE_TRAFFIC, opcode::ENABLE_TRAFFIC, opcode::STOP_PERSISTENCE, opcode::START_PERSISTENCE]
+    {
         assert_eq!(ask(&mut admin, switch, b"", b"", &[]), Status::Success);
     }
     assert_eq!(ask(&mut admin, opcode::VERBOSITY, b"", b"", &[0, 0, 0, 1]), Status::Success);
@@ -154,6 +156,8 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (8232, "Administrator", "/roles/0", "data_reader[default]"),
     (8232, "Administrator", "/roles/0", "security_admin"),
     (61452, "Administrator", "/id", "61452"),
+    (61453, "Administrator", "/command", "StopPersistence"),
+    (61453, "Administrator", "/command", "StartPersistence"),
     (8236, "Administrator", "/state", "disable"),
     (8237, "Administrator", "/settings/disableUIOverHttp", "false"),
     (8237, "Administrator", "/service", "data"),

@@ -65,7 +65,11 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
         DCP_OPEN => AuditEvent::DcpOpened,
         SET_PARAM => AuditEvent::BucketModified,
         SET_COLLECTIONS_MANIFEST => AuditEvent::ManifestSet,
-        SET_VBUCKET | DELETE_VBUCKET | COMPACT_DB => AuditEvent::VbucketChanged,
+        SET_VBUCKET | DELETE_VBUCKET | COMPACT_DB | DOWNLOAD_SNAPSHOT => AuditEvent::VbucketChanged,
+        STOP_PERSISTENCE | START_PERSISTENCE => AuditEvent::PersistenceSwitched,
+        BUCKET_SNAPSHOT | RELEASE_SNAPSHOT => AuditEvent::SnapshotUsed,
+        // Where it is not for figures: see `event_for`.
+        STAT => AuditEvent::FiguresReset,
         VERBOSITY => AuditEvent::LogLevelsChanged,
         DISABLE_TRAFFIC | ENABLE_TRAFFIC => AuditEvent::TrafficSwitched,
         RANGE_SCAN_CREATE | GET_KEYS | GET_RANDOM_KEY | PREPARE_SNAPSHOT => AuditEvent::KeysRead,
@@ -73,9 +77,12 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
     })
 }
 
-/// What a request is recorded as: of some commands the number alone does not tell whether they delete.
+/// What a request is recorded as: of some commands the number alone does not tell what they do.
 fn event_for(request: &Request<'_>) -> Option<AuditEvent> {
     let event = event_of(request.opcode)?;
+    if event == AuditEvent::FiguresReset && request.key != b"reset" {
+        return None;
+    }
     let deletes = event == AuditEvent::DocumentModified && deletes(request);
     Some(if deletes { AuditEvent::DocumentDeleted } else { event })
 }
@@ -220,7 +227,9 @@ impl Deed<'_> {
             AuditEvent::LogLevelsChanged => {
                 record.with("log_levels", log_levels::of_verbosity(request.extras).unwrap_or("default"))
             }
-            AuditEvent::TrafficSwitched => in_bucket(record, self.session).with("command", self.row.name),
+            AuditEvent::TrafficSwitched | AuditEvent::PersistenceSwitched | AuditEvent::SnapshotUsed => {
+                in_bucket(record, self.session).with("command", self.row.name)
+            }
             // Which ones comes with the answers: a record says where they are from.
             AuditEvent::KeysRead if request.opcode == GET_RANDOM_KEY => {
                 in_bucket(record, self.session).with("command", self.row.name)
@@ -236,6 +245,32 @@ impl Deed<'_> {
                 .with("collection_id", format!("{:#x}", self.key.collection.0)),
             AuditEvent::DcpOpened => in_bucket(record, self.session).with("stream_name", text(request.key)),
             _ => in_bucket(record, self.session),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::ROWS;
+    use crate::privilege::{Privilege, Privileges};
+
+    /// Commands of administrators that are not recorded, and why.
+    const NOT_RECORDED: &[(u8, &str)] = &[
+        (EVICT_KEY, "changes no document: its value is read from disk again"),
+        (GET_CTRL_TOKEN, "reads a number"),
+        (SET_CTRL_TOKEN, "what the token guards is recorded"),
+        (GET_FILE_FRAGMENT, "reads of a snapshot whose making is recorded"),
+    ];
+
+    #[test]
+    fn each_command_of_administrators_is_recorded_or_is_not_for_a_reason() {
+        let administrators =
+            Privileges::of(&[Privilege::Settings, Privilege::NodeSupervisor, Privilege::Administrator]);
+        let of_administrators = |row: &&Row| !row.privileges.and(administrators).is_empty();
+        for row in ROWS.iter().filter(of_administrators).filter(|row| row.refused.is_none()) {
+            let reason = NOT_RECORDED.iter().find(|(opcode, _)| *opcode == row.opcode);
+            assert_ne!(event_of(row.opcode).is_some(), reason.is_some(), "{}", row.name);
         }
     }
 }
