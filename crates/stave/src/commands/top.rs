@@ -17,6 +17,8 @@ use crate::units::{before_page, bytes, duration, parse_duration, thousands};
 
 /// Commands that are shown as the slowest.
 const SLOWEST: usize = 3;
+/// Slow operations that are shown.
+const SLOW: usize = 3;
 /// Parts of memory that are shown, the largest.
 const PARTS: usize = 4;
 /// A node that does not answer within this time has no figures on this screen: the others have not to wait for it.
@@ -30,7 +32,8 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
   stave top --once
   stave top --json | jq -c '.nodes[].operations'
 
-Rates and times are those of the last interval; times of commands are those of one turn of a connection in 64.
+Rates and times are those of the last interval; times of commands are those of one turn of a connection in 64, and slow
+operations those that took longer than they may (stave stats slow-operations has more of them).
 The counters of the node around the bucket are for users of all buckets.")]
 pub struct TopFlags {
     /// How often to look: 500ms, 2s, 1m
@@ -58,21 +61,16 @@ pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
         let mut nodes = members(env, &target).unwrap_or_default();
         if flags.once {
             // Without an earlier answer there are no rates, so that these need not be waited for.
-            nodes.retain(|node| before.get(&node.addr).is_some_and(Option::is_some));
+            nodes.retain(|node| before.get(&node.addr).is_some_and(Result::is_ok));
         }
         let mut now = looks(env, nodes);
         if flags.once {
             for addr in before.keys() {
-                now.entry(addr.clone()).or_default();
+                now.entry(addr.clone()).or_insert_with(|| Err(NO_ANSWER.to_owned()));
             }
         }
-        let rates: Vec<(&String, Option<Rates>)> = now
-            .iter()
-            .map(|(addr, look)| {
-                let earlier = before.get(addr).and_then(Option::as_ref);
-                (addr, look.as_ref().zip(earlier).map(|(now, earlier)| Rates::between(earlier, now)))
-            })
-            .collect();
+        let rates =
+            now.iter().map(|(addr, look)| (addr, Rates::since(before.get(addr), look))).collect::<Vec<_>>();
         let bucket = &flags.server.bucket;
         let text = if flags.json {
             format!("{}\n", as_json(bucket, &rates))
@@ -96,7 +94,24 @@ struct Look {
     at: Instant,
     figures: BTreeMap<String, String>,
     times: Times,
+    /// The slow operations that it still knows, the newest last.
+    slow: Vec<SlowOperation>,
 }
+
+/// An operation that took longer than it may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SlowOperation {
+    command: String,
+    took_us: u64,
+    /// What it took so long for.
+    trace: String,
+    /// When it ended, in seconds since 1970, and what the client called it: which one it is.
+    which: (u64, u64),
+}
+
+/// Why there is nothing to show of a node.
+type NoLook = String;
+const NO_ANSWER: &str = "no answer yet";
 
 /// The same target, which is waited for no longer than a screen should take.
 fn hasty(target: Target) -> Target {
@@ -104,15 +119,19 @@ fn hasty(target: Target) -> Target {
     Target { patience, ..target }
 }
 
-/// What each node says; `None` for one that does not answer. All are asked at once.
-fn looks(env: &Env, nodes: Vec<Target>) -> BTreeMap<String, Option<Look>> {
+/// What each node says, or why it says nothing. All are asked at once.
+fn looks(env: &Env, nodes: Vec<Target>) -> BTreeMap<String, Result<Look, NoLook>> {
     std::thread::scope(|scope| {
         let ask = |node: Target| {
             let node = hasty(node);
-            (node.addr.clone(), scope.spawn(move || look(env, &node).ok()))
+            (node.addr.clone(), scope.spawn(move || look(env, &node).map_err(|error| error.to_string())))
         };
         let asked: Vec<_> = nodes.into_iter().map(ask).collect();
-        asked.into_iter().map(|(addr, look)| (addr, look.join().ok().flatten())).collect()
+        let looked = |look: std::thread::ScopedJoinHandle<'_, _>| look.join();
+        asked
+            .into_iter()
+            .map(|(addr, look)| (addr, looked(look).unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+            .collect()
     })
 }
 
@@ -123,7 +142,24 @@ fn look(env: &Env, node: &Target) -> Result<Look, ClientError> {
     for group in ["", "memory", "journal", "dcp"] {
         figures.extend(client.stats(group)?);
     }
-    Ok(Look { at: Instant::now(), figures, times: timings::parse(&client.stats("timings")?) })
+    let times = timings::parse(&client.stats("timings")?);
+    let slow = slow_of(&client.stats("slow-operations")?.into_iter().collect());
+    Ok(Look { at: Instant::now(), figures, times, slow })
+}
+
+/// Slow operations as a node tells them: `NUMBER:FIELD` each.
+fn slow_of(rows: &BTreeMap<String, String>) -> Vec<SlowOperation> {
+    let of = |at: usize| {
+        let field = |name: &str| rows.get(&format!("{at}:{name}"));
+        let number = |name: &str| field(name).and_then(|value| value.parse().ok());
+        Some(SlowOperation {
+            command: field("command")?.clone(),
+            took_us: number("duration_us")?,
+            trace: field("trace")?.clone(),
+            which: (number("ended")?, number("opaque").unwrap_or(0)),
+        })
+    };
+    (0..).map_while(of).collect()
 }
 
 impl Look {
@@ -168,9 +204,20 @@ struct Rates {
     memory: Vec<(String, u64)>,
     /// By command or operation: how many were timed, and percentiles in microseconds; the slowest first.
     times: Vec<(String, u64, [u64; 3])>,
+    /// The slowest first.
+    slow: Vec<SlowOperation>,
 }
 
 impl Rates {
+    /// What a node did between two looks, or why that is not known.
+    fn since(before: Option<&Result<Look, NoLook>>, now: &Result<Look, NoLook>) -> Result<Rates, NoLook> {
+        match (before, now) {
+            (_, Err(why)) => Err(why.clone()),
+            (Some(Ok(before)), Ok(now)) => Ok(Rates::between(before, now)),
+            (_, Ok(_)) => Err(NO_ANSWER.to_owned()),
+        }
+    }
+
     fn between(before: &Look, now: &Look) -> Rates {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(0.001);
         let rate = |name: &str| {
@@ -191,11 +238,14 @@ impl Rates {
         };
         let mut times: Vec<_> = times.iter().map(of).collect();
         times.sort_by_key(|(_, _, percentiles)| std::cmp::Reverse(percentiles[1]));
+        let mut slow: Vec<_> = now.slow.iter().filter(|one| !before.slow.contains(one)).cloned().collect();
+        slow.sort_by_key(|one| std::cmp::Reverse(one.took_us));
         Rates {
             counters: counters.collect(),
             figures: FIGURES.iter().map(|(shown, name)| (*shown, now.number(name))).collect(),
             memory,
             times,
+            slow,
         }
     }
 
@@ -219,6 +269,9 @@ impl Rates {
             "figures": self.figures,
             "memory": self.memory.iter().cloned().collect::<BTreeMap<_, _>>(),
             "times": times,
+            "slow": self.slow.iter().map(|one| {
+                json!({ "command": one.command, "duration_us": one.took_us, "trace": one.trace })
+            }).collect::<Vec<_>>(),
         })
     }
 
@@ -238,6 +291,10 @@ impl Rates {
         for (op, _, percentiles) in self.times.iter().take(SLOWEST) {
             let [p50, p99, p999] = percentiles.map(|us| duration(us * 1000));
             let _ = writeln!(out, "  latency     {op}: p50 {p50}, p99 {p99}, p99.9 {p999}");
+        }
+        for one in self.slow.iter().take(SLOW) {
+            let took = duration(one.took_us * 1000);
+            let _ = writeln!(out, "  slow        {}: {took}, for {}", one.command, one.trace);
         }
         let _ = writeln!(
             out,
@@ -277,21 +334,23 @@ impl Rates {
     }
 }
 
-fn as_json(bucket: &str, nodes: &[(&String, Option<Rates>)]) -> Value {
-    let of = |(addr, rates): &(&String, Option<Rates>)| {
+fn as_json(bucket: &str, nodes: &[(&String, Result<Rates, NoLook>)]) -> Value {
+    let of = |(addr, rates): &(&String, Result<Rates, NoLook>)| {
         ((*addr).clone(), rates.as_ref().map_or(Value::Null, Rates::as_json))
     };
     json!({ "bucket": bucket, "nodes": nodes.iter().map(of).collect::<Map<_, _>>() })
 }
 
-fn render(bucket: &str, nodes: &[(&String, Option<Rates>)]) -> String {
-    let all: u64 = nodes.iter().filter_map(|(_, rates)| rates.as_ref()).map(Rates::operations).sum();
+fn render(bucket: &str, nodes: &[(&String, Result<Rates, NoLook>)]) -> String {
+    let all: u64 = nodes.iter().filter_map(|(_, rates)| rates.as_ref().ok()).map(Rates::operations).sum();
     let mut out = format!("bucket {bucket}, nodes {}, operations {}/s\n", nodes.len(), thousands(all));
     for (addr, rates) in nodes {
         let _ = writeln!(out, "\n{addr}");
         match rates {
-            Some(rates) => rates.render(&mut out),
-            None => out.push_str("  no answer yet\n"),
+            Ok(rates) => rates.render(&mut out),
+            Err(why) => {
+                let _ = writeln!(out, "  {why}");
+            }
         }
     }
     out
@@ -308,7 +367,8 @@ mod tests {
     fn look_of(at: Instant, rows: &[(&str, &str)]) -> Look {
         let figures: Vec<(String, String)> =
             rows.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Look { at, times: timings::parse(&figures), figures: figures.into_iter().collect() }
+        let (times, figures) = (timings::parse(&figures), figures.into_iter().collect());
+        Look { at, times, slow: slow_of(&figures), figures }
     }
 
     fn rates() -> Rates {
@@ -329,6 +389,11 @@ mod tests {
             ("ep_max_size", "268435456"),
             ("vb_active_num", "64"),
             ("vb_active_perc_mem_resident", "100"),
+            ("0:command", "Set"),
+            ("0:duration_us", "900000"),
+            ("0:trace", "elsewhere"),
+            ("0:ended", "1800000000"),
+            ("0:opaque", "7"),
         ];
         Rates::between(&look_of(begun, &before), &look_of(begun + Duration::from_secs(2), &now))
     }
@@ -343,6 +408,7 @@ mod tests {
               operations  1,050/s: get 1,000, set 50, delete 0; misses 0/s
               latency     Set: p50 18.0 us, p99 18.0 us, p99.9 18.0 us
               latency     Get: p50 1.00 us, p99 1.00 us, p99.9 9.00 us
+              slow        Set: 900 ms, for elsewhere
               memory      1.00 MiB of 256 MiB, high watermark 0 B
                           documents 512 KiB, hash_tables 1.00 KiB
               documents   0, 100 % resident; 0 on replicas
@@ -350,21 +416,22 @@ mod tests {
               vBuckets    64 active, 0 replicas; streams 0 out, 0 in
 
             h:2
-              no answer yet
+              cannot connect to h:2
         "#]]
-        .assert_eq(&render("b", &[(&here, Some(rates())), (&away, None)]));
+        .assert_eq(&render("b", &[(&here, Ok(rates())), (&away, Err("cannot connect to h:2".to_owned()))]));
     }
 
     #[test]
     fn a_node_is_told_as_json() {
         let (here, away) = ("h:1".to_owned(), "h:2".to_owned());
-        let json = as_json("b", &[(&here, Some(rates())), (&away, None)]);
+        let json = as_json("b", &[(&here, Ok(rates())), (&away, Err(NO_ANSWER.to_owned()))]);
         let node = &json["nodes"]["h:1"];
         assert_eq!((&node["operations"], &node["rates"]["get"]), (&1050.into(), &1000.into()));
         assert_eq!(
             (&node["times"]["Set"]["p99_us"], &node["memory"]["documents"]),
             (&18.into(), &524_288.into())
         );
+        assert_eq!(node["slow"][0]["duration_us"], 900_000);
         assert_eq!(json["nodes"]["h:2"], Value::Null);
     }
 
@@ -380,7 +447,7 @@ mod tests {
         let begun = Instant::now();
         let looks = looks(&env, nodes.collect());
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-        assert!(looks[&addr].is_none() && looks[&target.addr].is_some());
+        assert!(looks[&addr].is_err() && looks[&target.addr].is_ok());
         server.stop();
     }
 
@@ -390,7 +457,7 @@ mod tests {
         let (env, mut server) = (Env::real(), TestServer::start());
         let target = server.target();
         let mut looks = looks(&env, members(&env, &target).expect("it answers"));
-        let look = looks.pop_first().and_then(|(_, look)| look).expect("it is there");
+        let look = looks.pop_first().expect("it is there").1.expect("it answers");
         for (_, name) in COUNTERS.iter().chain(&FIGURES) {
             assert!(look.figures.contains_key(*name), "{name}");
         }
