@@ -88,7 +88,6 @@ impl ClusterMap {
             address: address.clone(),
             alternate,
             membership: Membership::Active,
-            is_healthy: true,
         };
         let bucket = |shape: &BucketShape| BucketLayout {
             name: shape.name.clone(),
@@ -228,7 +227,7 @@ mod tests {
     fn entry(id: &str, port: u16, membership: Membership) -> NodeEntry {
         let address =
             NodeAddress { host: Some("10.0.0.1".to_owned()), kv_port: port, http_port: port + 1, tls: None };
-        NodeEntry { id: id.to_owned(), address, alternate: None, membership, is_healthy: true }
+        NodeEntry { id: id.to_owned(), address, alternate: None, membership }
     }
 
     fn three_nodes() -> Layout {

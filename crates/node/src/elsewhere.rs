@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use base::Moment;
 use engine::{FetchPin, StepTimes};
-use protocol::{Limits, Parsed, Status, parse};
+use protocol::opcode::STAT;
+use protocol::{Limits, Parsed, Request, Status, parse};
 
 use crate::close_reason::CloseReason;
 use crate::command::find;
@@ -44,7 +45,7 @@ pub(crate) fn begin(
         unreachable!("the frame was a whole request when it came");
     };
     let lane = match find(request.opcode).map(|row| row.leaves) {
-        Some(Leaves::Overview) => &node.lanes().overviews,
+        Some(Leaves::Overview) if !reads_files(&request) => &node.lanes().overviews,
         _ if fills(&request) => &node.lanes().fills,
         _ => &node.lanes().long_work,
     };
@@ -69,6 +70,12 @@ pub(crate) fn begin(
             None => Ready::Failed(Status::Etmpfail),
         }
     })
+}
+
+/// Whether a request for stats looks into files, and so may wait for the disk: other overviews do not wait behind it.
+fn reads_files(request: &Request<'_>) -> bool {
+    let group = request.key.split(|byte| *byte == b' ').next().unwrap_or_default();
+    request.opcode == STAT && [&b"diskinfo"[..], b"encryption", b"dcp-vbtakeover"].contains(&group)
 }
 
 fn handle(

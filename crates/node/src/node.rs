@@ -67,6 +67,8 @@ pub struct Node {
     /// Guards changes by the cluster.
     pub control_token: ControlToken,
     started_ns: u64,
+    /// When that was by the clock, in seconds since 1970: it stays what it was when the clock is set.
+    pub(crate) started_unix_s: u32,
     doors: Doors,
     streams: Arc<Registry>,
     /// What runs the buckets; nothing if none can come or go.
@@ -111,6 +113,8 @@ pub struct Events {
     pub closed: [RateLimit; CloseReason::MISTAKES],
     /// Logins that failed.
     pub logins: RateLimit,
+    /// Those of them over HTTP: KV counts by its answers.
+    pub http_logins_failed: AtomicU64,
     /// Requests of clients whose certificate names a user that does not exist.
     pub unknown_certified: RateLimit,
     /// Logins of users whom this node may not know well enough.
@@ -236,6 +240,7 @@ impl Node {
             connection_memory,
             control_token: ControlToken::default(),
             started_ns: env.clock.monotonic_ns(),
+            started_unix_s: env.clock.unix_s(),
             doors,
             streams: Arc::default(),
             host: None,

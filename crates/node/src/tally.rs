@@ -46,10 +46,14 @@ pub enum Counted {
     DeleteReturningMeta,
     /// Deletions of a document that was not there.
     DeleteMiss,
+    /// Look-ups of paths of a document.
+    SubdocLookup,
+    /// Changes of paths of a document.
+    SubdocMutation,
 }
 
 /// A counter of each kind with its name in stats.
-pub const NAMES: [(Counted, &str); 17] = [
+pub const NAMES: [(Counted, &str); 19] = [
     (Counted::IncrementHit, "incr_hits"),
     (Counted::IncrementMiss, "incr_misses"),
     (Counted::DecrementHit, "decr_hits"),
@@ -67,6 +71,8 @@ pub const NAMES: [(Counted, &str); 17] = [
     (Counted::SetReturningMeta, "ep_num_ops_set_ret_meta"),
     (Counted::DeleteReturningMeta, "ep_num_ops_del_ret_meta"),
     (Counted::DeleteMiss, "delete_misses"),
+    (Counted::SubdocLookup, "cmd_subdoc_lookup"),
+    (Counted::SubdocMutation, "cmd_subdoc_mutation"),
 ];
 
 /// The counters of one thread.
@@ -112,6 +118,10 @@ fn kind_by_command(request: &Request<'_>, status: Status) -> Option<Counted> {
         }
         DELETE | DELETEQ => is_missing.then_some(Counted::DeleteMiss),
         GET_META | GETQ_META => Some(Counted::GetMeta),
+        SUBDOC_GET | SUBDOC_EXISTS | SUBDOC_GET_COUNT | SUBDOC_MULTI_LOOKUP => Some(Counted::SubdocLookup),
+        SUBDOC_DICT_ADD..=SUBDOC_COUNTER | SUBDOC_REPLACE_BODY_WITH_XATTR | SUBDOC_MULTI_MUTATION => {
+            Some(Counted::SubdocMutation)
+        }
         SET_WITH_META | SETQ_WITH_META | ADD_WITH_META | ADDQ_WITH_META => {
             is_done.then_some(Counted::SetMeta).or(is_lost.then_some(Counted::SetMetaLost))
         }

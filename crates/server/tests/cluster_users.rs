@@ -327,6 +327,8 @@ fn a_member_that_is_cut_off_lets_no_user_of_the_store_in_for_long() {
     let over_http = |user: &str| http_as(user, addr, "GET", "/pools", "").0;
     soon("ann is not let in", || log_in(nodes.on(1), "password").1 == Status::Etmpfail);
     assert_eq!((over_http("ann"), over_http("Administrator")), (503, 200));
+    let (code, figures) = http_as("ann", addr, "GET", "/metrics", "");
+    assert!(code == 200 && figures.contains("\nstave_may_serve 0\n"), "{code} {figures}");
     assert_eq!(log_in(nodes.on(1), "wrong").1, Status::AuthError);
     ways[1].set_away(false);
     soon("ann is gone", || log_in(nodes.on(1), "password").1 == Status::AuthError);

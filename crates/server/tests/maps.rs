@@ -24,7 +24,6 @@ fn layout(server: &Server, epoch: i64, revision: i64) -> Layout {
         address: NodeAddress { host: Some("127.0.0.1".to_owned()), kv_port, http_port, tls: None },
         alternate: None,
         membership: Membership::Active,
-        is_healthy: true,
     };
     let bucket = BucketLayout {
         name: "default".to_owned(),

@@ -335,6 +335,11 @@ fn the_last_copies_go_only_if_their_node_is_named() {
     await_refusal(&nodes[0], &["add", "n_3", "--full"], kept);
     stop(nodes.pop().expect("there are three"));
     while !run(&nodes[0], &["status"]).contains("n_3 is down") {}
+    let statuses = json(&nodes[0], "/nodeStatuses");
+    let unhealthy =
+        statuses.as_object().expect("by address").values().filter(|of| of["status"] == "unhealthy");
+    let unhealthy: Vec<&str> = unhealthy.filter_map(|of| of["otpNode"].as_str()).collect();
+    assert!(unhealthy.len() == 1 && unhealthy[0].starts_with("n_3@"), "{statuses}");
     let said = refused(&nodes[0], &["rebalance"]);
     assert!(said.contains(kept) && !said.contains("cluster remove"), "{said}");
     assert!(refused(&nodes[0], &["remove", "n_3"]).contains(kept));

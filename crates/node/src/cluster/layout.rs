@@ -27,7 +27,6 @@ pub(super) fn of(view: &View, this: Option<NodeId>) -> Option<Layout> {
             Status::New | Status::DeltaRecovery | Status::FullRecovery => Membership::Added,
             Status::FailedOver => Membership::FailedOver,
         },
-        is_healthy: view.alive(*id).is_some(),
     });
     let buckets = state.buckets.iter().filter_map(|(name, bucket)| {
         let spec = bucket_list::from_json(&bucket.settings)?;

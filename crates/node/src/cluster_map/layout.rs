@@ -129,8 +129,6 @@ pub struct NodeEntry {
     pub alternate: Option<Alternate>,
     /// What it is to the cluster.
     pub membership: Membership,
-    /// Whether it is known to be alive.
-    pub is_healthy: bool,
 }
 
 /// A bucket in a cluster.

@@ -97,7 +97,6 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_total_deduplicated", all.merged_items);
     sheet.put("ep_flusher_queue_vbuckets", stats.flush_queue_vbuckets);
     sheet.put("ep_persistence_seqno_lag", all.seqno_lag);
-    sheet.put("ep_commit_num", store.saves);
     sheet.put("ep_total_persisted", store.items_saved);
     sheet.put("ep_storage_failures", store.failures);
     let compactions = inquiry.bucket.compaction().compaction_stats();
@@ -108,7 +107,9 @@ fn put_persistence(inquiry: &Inquiry<'_>, stats: &BucketStats, all: &StateStats,
     sheet.put("ep_flusher_state", if saves.is_held { "paused" } else { "running" });
     sheet.put("ep_flusher_stand_ins", saves.stood_in);
     sheet.put("ep_total_deduplicated_flusher", saves.deduplicated);
-    sheet.put("ep_commit_time_total", StoreTimes::of(inquiry.bucket).commit.sum_ns() / 1_000_000);
+    let commit = StoreTimes::of(inquiry.bucket).commit;
+    sheet.put("ep_commit_num", commit.total());
+    sheet.put("ep_commit_time_total", commit.sum_ns() / 1_000_000);
     sheet.put("ep_rollback_count", all.ops.rollbacks);
 }
 

@@ -43,7 +43,7 @@ pub fn families_left_out(out: &mut String) {
     let mut page = Page(out);
     // Writing to a string does not fail.
     let _ = metrics_connections::put_certificates([None, None], &mut page)
-        .and_then(|()| put_cluster_state(&View::default(), &mut page))
+        .and_then(|()| put_cluster_state(&View::default(), &|_| 0, &mut page))
         .and_then(|()| put_followed(true, &mut page))
         .and_then(|()| metrics_replication::put_links(&[], &mut page));
 }
@@ -52,7 +52,8 @@ pub fn families_left_out(out: &mut String) {
 fn put_cluster(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     let Some(cluster) = node.cluster() else { return Ok(()) };
     put_followed(cluster.lost().is_none(), page)?;
-    cluster.view().map_or(Ok(()), |view| put_cluster_state(&view, page))
+    let Some(view) = cluster.view() else { return Ok(()) };
+    put_cluster_state(&view, &|bucket| own_unserved(node, &view, bucket), page)
 }
 
 fn put_followed(is_followed: bool, page: &mut Page<'_>) -> fmt::Result {
@@ -61,7 +62,12 @@ fn put_followed(is_followed: bool, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_cluster_state_followed", Kind::Gauge, help, u8::from(is_followed))
 }
 
-fn put_cluster_state(view: &View, page: &mut Page<'_>) -> fmt::Result {
+/// `unserved_here`: vBuckets of a bucket that the state gives this node, and that it does not serve.
+fn put_cluster_state(
+    view: &View,
+    unserved_here: &dyn Fn(&cluster::state::Bucket) -> usize,
+    page: &mut Page<'_>,
+) -> fmt::Result {
     let state = &view.state;
     let failed_over = state.nodes.values().filter(|node| node.status == NodeStatus::FailedOver).count();
     let help = "Nodes of the cluster that were failed over and have neither come back nor left.";
@@ -75,9 +81,20 @@ fn put_cluster_state(view: &View, page: &mut Page<'_>) -> fmt::Result {
     let help = "vBuckets of the cluster that no node serves, as far as this node knows.";
     page.head("stave_cluster_unserved_vbuckets", Kind::Gauge, help)?;
     for (name, bucket) in &state.buckets {
-        page.sample("stave_cluster_unserved_vbuckets", &[("bucket", name)], view.unserved(bucket))?;
+        let unserved = view.unserved(bucket) + unserved_here(bucket);
+        page.sample("stave_cluster_unserved_vbuckets", &[("bucket", name)], unserved)?;
     }
     Ok(())
+}
+
+/// vBuckets that are this node's by the state that it read last, and that it does not serve since it is cut off.
+fn own_unserved(node: &Node, view: &View, bucket: &cluster::state::Bucket) -> usize {
+    let this = view.state.nodes.iter().find(|(_, of)| of.uuid == node.uuid()).map(|(id, _)| *id);
+    let Some(this) = this.filter(|this| view.alive(*this).is_some()) else { return 0 };
+    if serving::why_not(node).is_none() {
+        return 0;
+    }
+    bucket.vbuckets().filter(|vb| bucket.active(*vb) == Some(this)).count()
 }
 
 fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
@@ -115,12 +132,25 @@ fn put_node(node: &Node, page: &mut Page<'_>) -> fmt::Result {
         totals.received_bytes,
     )?;
     page.one("stave_sent_bytes_total", Counter, "Bytes sent to KV clients.", totals.sent_bytes)?;
-    match process::resident_bytes(node.env()) {
-        Some(bytes) => {
-            page.one("process_resident_memory_bytes", Gauge, "Resident memory of the process.", bytes)
-        }
-        None => Ok(()),
+    put_process(node, page)
+}
+
+/// What clients of Prometheus tell of any process; what the system does not say is left out.
+fn put_process(node: &Node, page: &mut Page<'_>) -> fmt::Result {
+    use Kind::{Counter, Gauge};
+    let env = node.env();
+    if let Some(bytes) = process::resident_bytes(env) {
+        page.one("process_resident_memory_bytes", Gauge, "Resident memory of the process.", bytes)?;
     }
+    if let Some(seconds) = process::cpu_seconds(env) {
+        let help = "Processor time of the process, its own and that of the system for it.";
+        page.one("process_cpu_seconds_total", Counter, help, seconds)?;
+    }
+    if let Some(files) = process::open_files(env) {
+        page.one("process_open_fds", Gauge, "Files and sockets that the process has open.", files)?;
+    }
+    let help = "When the process started, in seconds since 1970.";
+    page.one("process_start_time_seconds", Gauge, help, node.started_unix_s)
 }
 
 /// Requests by opcode and answers by status; those never seen are left out.
@@ -278,7 +308,13 @@ fn put_persistence(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_dirty_items", Gauge, help, |n| n.all.unpersisted_items)?;
     let help = "High seqno less persisted seqno, summed over all vBuckets.";
     page.each(buckets, "stave_persistence_lag_seqnos", Gauge, help, |n| n.all.seqno_lag)?;
-    page.each(buckets, "stave_disk_commits_total", Counter, "Batches committed to disk.", |n| n.store.saves)?;
+    page.each(
+        buckets,
+        "stave_disk_commits_total",
+        Counter,
+        "Batches of one vBucket each that were saved.",
+        |n| n.store.saves,
+    )?;
     page.each(buckets, "stave_disk_items_total", Counter, "Items written to disk.", |n| n.store.items_saved)?;
     page.each(buckets, "stave_disk_failures_total", Counter, "Disk operations that failed.", |n| {
         n.store.failures

@@ -116,6 +116,9 @@ fn put_turns(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     ] {
         page.one(name, Counter, help, lane.done())?;
     }
+    let help = "Logins over HTTP that failed; kv_auth_errors has those over KV.";
+    let failed = node.events().http_logins_failed.load(Relaxed);
+    page.one("stave_http_logins_failed_total", Counter, help, failed)?;
     for (name, lane) in [
         ("stave_long_work_refused_total", &lanes.long_work),
         ("stave_overviews_refused_total", &lanes.overviews),

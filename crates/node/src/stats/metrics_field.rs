@@ -6,7 +6,7 @@
 use std::fmt;
 
 use base::VbState;
-use engine::StateStats;
+use engine::{StateStats, StoreTimes};
 
 use super::eviction::resident_percent;
 use super::memory::used_bytes;
@@ -21,7 +21,7 @@ use crate::tally::Counted;
 pub(super) fn put(node: &Node, buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let totals = node.totals();
     put_node(node, &totals, page)?;
-    put_subdoc(&totals, page)?;
+    put_subdoc(buckets, page)?;
     put_ops(buckets, page)?;
     put_buckets(buckets, page)?;
     put_by_state(buckets, page)?;
@@ -117,7 +117,9 @@ pub(super) const FAMILIES: [Family; 33] = [
         n.all.merged_items
     }),
     ("kv_ep_total_persisted", Kind::Counter, "Items written to disk.", |n| n.store.items_saved),
-    ("kv_ep_commit_num", Kind::Counter, "Batches committed to disk.", |n| n.store.saves),
+    ("kv_ep_commit_num", Kind::Counter, "Commits to disk, each of a group of vBuckets.", |n| {
+        StoreTimes::of(&n.bucket).commit.total()
+    }),
     ("kv_ep_item_flush_failed", Kind::Counter, "Saves of a vBucket that failed.", |n| n.saves.failed_saves),
     ("kv_ep_bg_fetched", Kind::Counter, "Values read from disk for clients.", |n| n.fetches.fetched),
     ("kv_ep_num_non_resident", Kind::Gauge, "Documents whose value is not in memory.", |n| {

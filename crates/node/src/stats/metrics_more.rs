@@ -8,11 +8,12 @@ use kvstore::LogStats;
 
 use super::memory::used_bytes;
 use super::metrics_field::{Family, NodeFamily, StateFamily};
-use super::node::{SUBDOC_CHANGES, SUBDOC_LOOKUPS, requests};
+use super::node::requests;
 use super::page::{Kind, Numbers, Page};
 use super::process;
 use crate::counters::Totals;
 use crate::node::Node;
+use crate::tally::Counted;
 
 /// Figures of the node.
 pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
@@ -46,7 +47,7 @@ pub(super) const OF_NODE_TOO: [NodeFamily; 9] = [
 ];
 
 fn started_s(node: &Node, _: &Totals) -> u64 {
-    u64::from(node.env().clock.unix_s()).saturating_sub(node.uptime_s())
+    node.started_unix_s.into()
 }
 
 /// Figures of a bucket.
@@ -135,10 +136,7 @@ pub(super) const MORE: [Family; 36] = [
         "kv_conflicts_resolved",
         Kind::Counter,
         "Changes with metadata that lost against what was there.",
-        |n| {
-            n.times.counted(crate::tally::Counted::SetMetaLost)
-                + n.times.counted(crate::tally::Counted::DeleteMetaLost)
-        },
+        |n| n.times.counted(Counted::SetMetaLost) + n.times.counted(Counted::DeleteMetaLost),
     ),
     ("kv_cmd_lookup", Kind::Counter, "Documents that clients read, found or not.", |n| {
         n.all.ops.get_hits + n.all.ops.get_misses
@@ -265,12 +263,15 @@ pub(super) fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Commands on paths of documents, of all buckets together.
-pub(super) fn put_subdoc(totals: &Totals, page: &mut Page<'_>) -> fmt::Result {
+/// Commands on paths of documents.
+pub(super) fn put_subdoc(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let name = "kv_subdoc_ops";
-    page.head(name, Kind::Counter, "Sub-document commands of all buckets, whatever became of them.")?;
-    for (op, opcodes) in [("lookup", SUBDOC_LOOKUPS), ("mutation", SUBDOC_CHANGES)] {
-        page.sample(name, &[("op", op)], requests(totals, opcodes))?;
+    page.head(name, Kind::Counter, "Sub-document commands, whatever became of them.")?;
+    for numbers in buckets {
+        for (op, counted) in [("lookup", Counted::SubdocLookup), ("mutation", Counted::SubdocMutation)] {
+            let labels = [("bucket", numbers.bucket.name()), ("op", op)];
+            page.sample(name, &labels, numbers.times.counted(counted))?;
+        }
     }
     Ok(())
 }

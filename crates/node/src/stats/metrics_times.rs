@@ -60,7 +60,7 @@ fn put_store(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.head(
         name,
         Kind::Histogram,
-        "How long the disk took, by what it did: commit, a batch of one vBucket.",
+        "How long the disk took, by what it did: commit, of a group of vBuckets.",
     )?;
     for (bucket, times) in &times {
         page.histogram(name, &[("bucket", bucket), ("op", "commit")], &times.commit)?;

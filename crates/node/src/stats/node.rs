@@ -51,8 +51,8 @@ const OTHER_CHANGES: &[u8] = &[
     DELETEQ_WITH_META,
     RETURN_META,
 ];
-pub(super) const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
-pub(super) const SUBDOC_CHANGES: &[u8] = &[
+const SUBDOC_LOOKUPS: &[u8] = &[SUBDOC_GET, SUBDOC_EXISTS, SUBDOC_GET_COUNT, SUBDOC_MULTI_LOOKUP];
+const SUBDOC_CHANGES: &[u8] = &[
     SUBDOC_DICT_ADD,
     SUBDOC_DICT_UPSERT,
     SUBDOC_DELETE,
@@ -80,11 +80,10 @@ pub(super) fn put_node(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
 }
 
 fn put_process(node: &Node, sheet: &mut Sheet) {
-    let (now_s, uptime_s) = (node.env().clock.unix_s(), node.uptime_s());
     sheet.put("pid", std::process::id());
-    sheet.put("uptime", uptime_s);
-    sheet.put("time", now_s);
-    sheet.put("ep_startup_time", u64::from(now_s).saturating_sub(uptime_s));
+    sheet.put("uptime", node.uptime_s());
+    sheet.put("time", node.env().clock.unix_s());
+    sheet.put("ep_startup_time", node.started_unix_s);
     sheet.put("version", SERVER_VERSION);
     sheet.put("memcached_version", SERVER_VERSION);
     sheet.put("threads", node.workers().threads());

@@ -1,5 +1,7 @@
 //! Who may use an address: the one place that decides, for every address and method, before its handler runs.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
 use ::node::audit::record::Ends;
@@ -150,7 +152,9 @@ pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, stat
     let (reference, reason, mechanism) = (None, None, None);
     let login =
         FailedLogin { user, ends, protocol: "http", status: status_code, reference, reason, mechanism };
-    shared.node.events().login_failed(&login, shared.node.env().clock.monotonic());
+    let events = shared.node.events();
+    events.http_logins_failed.fetch_add(1, Relaxed);
+    events.login_failed(&login, shared.node.env().clock.monotonic());
     let event = AuditEvent::WebLoginFailed;
     let reason = status.canonical_reason().unwrap_or("refused");
     if shared.node.audit.admits_stranger(event, reason, ends.remote.map(|remote| remote.ip())) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::node::audit::events::AuditEvent;
+use ::node::login_throttle::Attempt;
 use ::node::password_check::{self, Checked};
 use ::node::stale_users;
 use ::node::user::{Derivation, PasswordCheck, User};
@@ -43,7 +44,7 @@ pub(super) async fn authenticate(
     if let Some(name) = certified.filter(|_| names_nobody(headers)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         let user = user.ok_or_else(|| unknown_certified(shared, name))?;
-        return let_in(shared, user);
+        return let_in(shared, uri, user);
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
     let (logins, now) = (&shared.node.logins, || shared.node.env().clock.monotonic());
@@ -59,14 +60,14 @@ pub(super) async fn authenticate(
     let checked = match checked {
         PasswordCheck::Right(user) => Checked::Right(user),
         PasswordCheck::Wrong => Checked::Wrong,
-        PasswordCheck::Derive(derivation) => derive(shared, peer, derivation).await,
+        PasswordCheck::Derive(derivation) => derive(shared, peer, attempt.as_ref(), derivation).await,
     };
     match (checked, attempt) {
         (Checked::Right(user), attempt) => {
             if let Some(attempt) = attempt {
                 logins.succeeded(attempt, now());
             }
-            let_in(shared, user)
+            let_in(shared, uri, user)
         }
         (Checked::Wrong, _) => Err(refused()),
         (Checked::NoRoom, attempt) => {
@@ -84,17 +85,23 @@ fn names_nobody(headers: &HeaderMap) -> bool {
     !headers.contains_key(header::AUTHORIZATION) || credentials(headers).is_some_and(is_empty)
 }
 
-/// The user, unless this node is cut off from what it knows of users.
-fn let_in(shared: &Shared, user: Arc<User>) -> Result<Caller, Box<Response>> {
-    if stale_users::lets_in(&shared.node, &user) {
+/// The user, unless this node is cut off from what it knows of users. It tells figures all the same: that it serves nothing is
+/// one of them.
+fn let_in(shared: &Shared, uri: &Uri, user: Arc<User>) -> Result<Caller, Box<Response>> {
+    if uri.path() == "/metrics" || stale_users::lets_in(&shared.node, &user) {
         return Ok(Caller(user));
     }
     Err(try_again(&format!("{}.\n", stale_users::USERS_MAY_HAVE_CHANGED)))
 }
 
 /// Has keys derived of a password on a thread for that.
-async fn derive(shared: &Shared, peer: Option<IpAddr>, derivation: Box<Derivation>) -> Checked {
-    let checked = match password_check::derive(&shared.node, peer, derivation) {
+async fn derive(
+    shared: &Shared,
+    peer: Option<IpAddr>,
+    attempt: Option<&Attempt>,
+    derivation: Box<Derivation>,
+) -> Checked {
+    let checked = match password_check::derive(&shared.node, peer, attempt, derivation) {
         Some(checked) => checked.await,
         None => None,
     };

@@ -23,6 +23,8 @@ pub(super) fn list(node: &Node, headers: &HeaderMap) -> Vec<Value> {
     for ((is_this, told), entry) in nodes.iter_mut().zip(&layout.nodes) {
         let of = view.as_ref().and_then(|view| view.state.nodes.iter().find(|(id, _)| id.name() == entry.id));
         let uuid = of.map(|(_, of)| of.uuid.as_str()).or_else(|| is_this.then(|| node.uuid()));
+        let is_down = of.is_some_and(|(id, _)| view.as_ref().is_some_and(|view| view.alive(*id).is_none()));
+        told["status"] = json!(if is_down { "unhealthy" } else { "healthy" });
         told["nodeUUID"] = json!(uuid.unwrap_or_default());
     }
     nodes.sort_by_key(|(is_this, _)| !is_this);
@@ -64,7 +66,6 @@ fn of_entry(node: &Node, entry: &NodeEntry, is_this: bool, headers: &HeaderMap) 
         "hostname": hostname,
         "configuredHostname": hostname,
         "otpNode": format!("{}@{host}", entry.id),
-        "status": if entry.is_healthy { "healthy" } else { "unhealthy" },
         "clusterMembership": membership,
         "version": SERVER_VERSION,
         "os": std::env::consts::OS,

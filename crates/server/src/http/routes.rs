@@ -157,7 +157,7 @@ fn bucket_routes() -> Vec<Route> {
 }
 
 fn own_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Export, Node, Nothing, SomeChanges};
+    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Export, FullAdmin, Node, Nothing, SomeChanges};
     vec![
         get("/healthz", Nothing, health::healthz),
         get("/livez", Nothing, health::livez),
@@ -172,8 +172,8 @@ fn own_routes() -> Vec<Route> {
         get(migration::PATH, BucketAdmin, migration::show),
         post(migration::PATH, BucketAdmin, migration::begin),
         delete(migration::PATH, BucketAdmin, migration::cancel),
-        // Makes the node connect to any address.
-        put("/v1/buckets/{bucket}/replication", ClusterAdmin, replication::declare),
+        // Makes the node connect to any address, and take documents from there.
+        put("/v1/buckets/{bucket}/replication", FullAdmin, replication::declare),
         get("/v1/buckets/{bucket}/changes", SomeChanges, changes::changes),
         get("/v1/buckets/{bucket}/cursors", Changes, changes::list),
         get(CURSOR, Changes, changes::show),

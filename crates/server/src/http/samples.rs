@@ -192,7 +192,7 @@ fn look_at_files(node: &Arc<Node>) {
     }
     let of = Arc::clone(node);
     // If too much waits there, the next tick tries again.
-    let _ = node.lanes().overviews.begin(node.env(), None, move || progress::look_at(&of, &due));
+    let _ = node.lanes().long_work.begin(node.env(), None, move || progress::look_at(&of, &due));
 }
 
 impl Samples {

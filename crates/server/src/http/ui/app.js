@@ -15,18 +15,20 @@ const PAGES = { overview, nodes, buckets, documents, streams, timings, slow, log
 const app = document.getElementById("app");
 // What pages share; `bucket` and `node` are chosen in the head.
 const context = { user: null, buckets: [], bucket: "", nodes: [], node: "", reload: () => render() };
-let shown = null, timer = null, turn = 0, downSince = null;
+let shown = null, timer = null, turn = 0, answered = Date.now(), isDown = false;
 
 const banner = h("div", { id: "banner", role: "alert", hidden: true });
 
 listen({
   down: () => {
-    downSince ||= Date.now();
-    fill(banner, `This node has not answered since ${clock(downSince)}. What is shown may be out of date; it is asked again.`);
+    if (isDown) return;
+    isDown = true;
+    fill(banner, `This node has not answered since ${clock(answered)}. What is shown may be out of date; it is asked again.`);
     banner.hidden = false;
   },
   up: () => {
-    downSince = null;
+    answered = Date.now();
+    isDown = false;
     banner.hidden = true;
   },
   loggedOut: () => {
@@ -151,7 +153,7 @@ async function render() {
     }
     if (mine !== turn) return;
     page.removeAttribute("aria-busy");
-    timer = setTimeout(step, downSince ? 2000 : shown.every || 5000);
+    timer = setTimeout(step, isDown ? 2000 : shown.every || 5000);
   };
   await step();
 }

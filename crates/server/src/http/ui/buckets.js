@@ -28,13 +28,13 @@ function creationForm() {
   return { inputs, fields, form: () => KINDS[kind.value].form };
 }
 
-function bucketForm(bucket) {
+function bucketForm(bucket, nodes) {
   const creation = bucket ? null : creationForm();
   const number = (value, properties) => h("input", { type: "number", value, required: true, ...properties });
   const inputs = {
     ...(creation ? creation.inputs : {}),
     ramQuotaMB: number(bucket ? Math.round(bucket.quota.rawRAM / 1048576) : 100, { min: 1 }),
-    replicaNumber: number(bucket ? bucket.replicaNumber : 0, { min: 0, max: 3 }),
+    replicaNumber: number(bucket ? bucket.replicaNumber : Math.min(nodes - 1, 1), { min: 0, max: 3 }),
     compressionMode: select(["off", "passive", "active"], bucket ? bucket.compressionMode : "passive"),
     maxTTL: number(bucket ? bucket.maxTTL : 0, { min: 0, max: 2147483647 }),
     durabilityMinLevel: select(["none", "majority", "majorityAndPersistActive", "persistToMajority"], bucket ? bucket.durabilityMinLevel : "none"),
@@ -50,7 +50,7 @@ function bucketForm(bucket) {
 }
 
 async function create(context) {
-  const { content, values } = bucketForm(null);
+  const { content, values } = bucketForm(null, context.nodes.length);
   const done = await dialog({ title: "Create a bucket", content, action: "Create", act: () => post("/pools/default/buckets", values()) });
   if (done) { toast("The bucket was created."); context.reload(); }
 }
