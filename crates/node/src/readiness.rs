@@ -11,9 +11,24 @@ use crate::node::Node;
 /// This number of vBuckets is named in one line; of the others their number is told.
 const NAMED: usize = 8;
 
+/// Who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The node's operator: all of it.
+    Operator,
+    /// Clients that nobody knows: what is wrong, and no paths and names of keys, which reasons have.
+    Everybody,
+}
+
+impl Audience {
+    fn why(self, reason: &str) -> &str {
+        if self == Audience::Operator { reason } else { "the log of the node says why" }
+    }
+}
+
 /// What the node should serve and does not, a line for each bucket.
-pub fn unserved(node: &Node) -> Vec<String> {
-    let mut lines = down(node);
+pub fn unserved(node: &Node, told: Audience) -> Vec<String> {
+    let mut lines = down(node, told);
     let maps = node.cluster_map();
     let layout = maps.layout();
     for (_, bucket) in node.buckets() {
@@ -27,7 +42,7 @@ pub fn unserved(node: &Node) -> Vec<String> {
         }
         let unreadable = bucket.unreadable();
         let reason = unreadable.iter().find(|(vb, _)| missing.contains(vb));
-        let reason = reason.map_or(without_reason(node), |(_, reason)| reason);
+        let reason = reason.map_or(without_reason(node), |(_, reason)| told.why(reason));
         lines.push(format!("bucket {}: {} not served: {reason}", bucket.name(), list(&missing)));
     }
     lines
@@ -64,9 +79,9 @@ fn missing(bucket: &Bucket, of: &BucketLayout, this: u16) -> Vec<VbId> {
 }
 
 /// What an operator has to mend, a line each.
-pub fn problems(node: &Node) -> Vec<String> {
-    let mut lines = down(node);
-    lines.extend(node.buckets().iter().flat_map(|(_, bucket)| of_bucket(bucket)));
+pub fn problems(node: &Node, told: Audience) -> Vec<String> {
+    let mut lines = down(node, told);
+    lines.extend(node.buckets().iter().flat_map(|(_, bucket)| of_bucket(bucket, told)));
     let audit = node.audit.figures();
     if audit.is_on && audit.is_failing {
         lines.push(
@@ -78,7 +93,7 @@ pub fn problems(node: &Node) -> Vec<String> {
     lines
 }
 
-fn of_bucket(bucket: &Arc<Bucket>) -> Vec<String> {
+fn of_bucket(bucket: &Arc<Bucket>, told: Audience) -> Vec<String> {
     let mut lines = Vec::new();
     let name = bucket.name();
     if bucket.flushing().save_stats().is_disk_full {
@@ -93,13 +108,15 @@ fn of_bucket(bucket: &Arc<Bucket>) -> Vec<String> {
     let unreadable = bucket.unreadable();
     if let Some((_, reason)) = unreadable.first() {
         let vbuckets: Vec<VbId> = unreadable.iter().map(|(vb, _)| *vb).collect();
-        lines.push(format!("bucket {name}: {} dead: {reason}", list(&vbuckets)));
+        lines.push(format!("bucket {name}: {} dead: {}", list(&vbuckets), told.why(reason)));
     }
     lines
 }
 
-fn down(node: &Node) -> Vec<String> {
-    let line = |(name, down): (String, crate::down::Down)| format!("bucket {name} is down: {}", down.reason);
+fn down(node: &Node, told: Audience) -> Vec<String> {
+    let line = |(name, down): (String, crate::down::Down)| {
+        format!("bucket {name} is down: {}", told.why(&down.reason))
+    };
     node.served().down().into_iter().map(line).collect()
 }
 

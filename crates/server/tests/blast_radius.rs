@@ -111,6 +111,7 @@ fn assert_only_down(server: &server::Server, down: &str, why: &str) {
     }
     let (code, body) = http(server, "GET", "/healthz", "");
     assert!(code == 503 && body.contains(&format!("bucket {down} is down")), "{body}");
+    assert!(!body.contains(why), "everybody may ask: {body}");
     let metrics = http(server, "GET", "/metrics", "").1;
     assert!(metrics.contains(&format!("stave_bucket_down{{bucket=\"{down}\"}} 1")));
     let (code, body) = http(server, "POST", "/pools/default/buckets", &format!("name={down}&ramQuotaMB=100"));

@@ -41,15 +41,21 @@ fn return_meta(mode: u8) -> [u8; 12] {
 fn each_outcome_has_its_counter() {
     let node = node();
     let mut client = connect_as(&node, "admin", FULL);
-    let mut send = |opcode, key: &'static [u8], extras: &[u8], cas: u64| {
-        let vbucket = vb(key);
-        let parts = RequestParts { opcode, key, extras, vbucket, cas: Cas(cas), ..RequestParts::default() };
+    let mut send_whole = |parts: RequestParts<'_>| {
+        let parts = RequestParts { vbucket: vb(parts.key), ..parts };
         let (answers, _) = feed(&mut client, &request(&parts));
         let mut cas = Cas::ANY;
         each(&answers, |answer| cas = answer.cas);
         cas.0
     };
     let before = stats(&node);
+    for (opcode, value) in [(opcode::SUBDOC_GET, &b"n"[..]), (opcode::SUBDOC_DICT_UPSERT, b"n1")] {
+        let (key, extras) = (&b"absent"[..], &[0, 1, 0][..]);
+        send_whole(RequestParts { opcode, key, extras, value, ..RequestParts::default() });
+    }
+    let mut send = |opcode, key: &'static [u8], extras: &[u8], cas: u64| {
+        send_whole(RequestParts { opcode, key, extras, cas: Cas(cas), ..RequestParts::default() })
+    };
     let (create, leave) = (counter(0), counter(u32::MAX));
     for (key, extras) in [(&b"up"[..], create), (b"up", create), (b"up", leave), (b"none", leave)] {
         send(opcode::INCREMENT, key, &extras, 0);
@@ -90,6 +96,8 @@ fn each_outcome_has_its_counter() {
         ("ep_num_ops_set_ret_meta", 1),
         ("ep_num_ops_del_ret_meta", 1),
         ("delete_misses", 2),
+        ("cmd_subdoc_lookup", 1),
+        ("cmd_subdoc_mutation", 1),
     ];
     let after = stats(&node);
     for (name, count) in expected {

@@ -2,7 +2,7 @@
 //! whether an operator should look at it.
 
 use ::node::cluster::serving;
-use ::node::readiness;
+use ::node::readiness::{self, Audience};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -19,7 +19,7 @@ pub(super) async fn livez() -> &'static str {
 /// after the other, or all at once, waits for that before the next one is stopped.
 pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
     let mut lines: Vec<String> = serving::why_not(&shared.node).into_iter().collect();
-    lines.extend(readiness::unserved(&shared.node));
+    lines.extend(readiness::unserved(&shared.node, Audience::Everybody));
     lines.extend(cluster_status::lacks(&shared));
     lines.extend(cluster_status::settles(&shared));
     told(lines)
@@ -31,7 +31,7 @@ pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
     // A node that serves no client reports its own reasons only.
     let misses = if why_not.is_none() { cluster_status::misses(&shared) } else { Vec::new() };
     let mut lines: Vec<String> = why_not.into_iter().collect();
-    lines.extend(readiness::problems(&shared.node));
+    lines.extend(readiness::problems(&shared.node, Audience::Everybody));
     lines.extend(cluster_status::lacks(&shared));
     lines.extend(misses);
     told(lines)

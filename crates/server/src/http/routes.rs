@@ -157,7 +157,7 @@ fn bucket_routes() -> Vec<Route> {
 }
 
 fn own_routes() -> Vec<Route> {
-    use Needs::{Bucket, BucketAdmin, Changes, ClusterAdmin, Export, FullAdmin, Node, Nothing, SomeChanges};
+    use Needs::{Bucket, BucketAdmin, Changes, Export, FullAdmin, Node, Nothing, SomeChanges};
     vec![
         get("/healthz", Nothing, health::healthz),
         get("/livez", Nothing, health::livez),

@@ -363,7 +363,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
         manager.ready();
         // It is let in, and scripts wait for that: but it serves nothing.
         cluster.as_deref().and_then(failed_over).iter().for_each(|why| say(&format!("not served: {why}")));
-        readiness::unserved(server.node()).iter().for_each(|line| say(&format!("not served: {line}")));
+        readiness::unserved(server.node(), readiness::Audience::Operator).iter().for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
     manager.stopping();
