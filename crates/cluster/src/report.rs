@@ -28,6 +28,9 @@ pub struct Member {
     /// Whether it lets nodes in that have the secret of the cluster's nodes, and has it: a version before did not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub node_login: bool,
+    /// Whether it takes proofs over HTTP that tell when they were made, and sends no others: the last version did not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub timed_proofs: bool,
 }
 
 /// How far a node has become what the document says.
@@ -157,6 +160,10 @@ pub struct Report {
     /// that is not over.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bound: BTreeMap<String, BTreeSet<NodeId>>,
+    /// Nodes that this one has had no connection to for long, by bucket, and why: its copies miss what changes there.
+    /// Versions before this field do not look at it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links_down: BTreeMap<String, BTreeMap<NodeId, String>>,
     /// The newest revision that each bucket is as of which something was read from an entry of its own.
     #[serde(skip)]
     pub own: BTreeMap<String, u64>,

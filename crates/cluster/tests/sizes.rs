@@ -32,7 +32,8 @@ fn address(n: u32) -> Address {
 }
 
 fn member(n: u32, incarnation: u64) -> (String, Member) {
-    (uuid(n), Member { incarnation, address: address(n), reads: FORMAT, limits: None, node_login: true })
+    let (address, reads) = (address(n), FORMAT);
+    (uuid(n), Member { incarnation, address, reads, limits: None, node_login: true, timed_proofs: true })
 }
 
 /// A cluster at rest.
