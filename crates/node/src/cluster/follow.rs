@@ -15,6 +15,7 @@ use super::document::Document;
 use super::ending::Ending;
 use super::founding::Founding;
 use super::life::Lease;
+use super::links_down::links_down;
 use super::node_secret::NodeSecrets;
 use super::progress::DocumentProgress;
 use super::trouble::{Trouble, Troubles};
@@ -517,6 +518,7 @@ impl Follower {
         let applied = self.progress.applied();
         let mut report = agent.report(&view.state, &applied, |name, vb| self.buckets.report_of(name, vb));
         view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.buckets.damaged(name)));
+        report.links_down = links_down(&self.node, view);
         report.bound = self.lease.authority().bound(&view.state, self.lease.now_ns());
         let is_busy = !report.vbuckets.is_empty();
         if lease.is_some() {

@@ -21,6 +21,7 @@ pub(crate) mod hold;
 pub mod identity;
 mod layout;
 mod life;
+pub mod links_down;
 pub(crate) mod manifest;
 pub mod membership;
 pub mod names;

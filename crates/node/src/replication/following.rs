@@ -59,6 +59,7 @@ impl<'a> Following<'a> {
         let mut inner = link.inner.lock();
         inner.consumer = Some(consumer);
         inner.state = LinkState::Connected;
+        inner.outage.connected(link.env.clock.monotonic());
         inner.connections += 1;
         let forgets = inner.connections > 1 && planted::is(Bug::LinkForgetsVbucket);
         let followed =

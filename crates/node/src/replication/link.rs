@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
+use super::outage::{LinkDown, Outage};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
@@ -76,6 +77,7 @@ pub(super) struct Inner {
     /// Connections that were given up because the source broke the protocol.
     pub(super) violations: u64,
     pub(super) last_error: Option<String>,
+    pub(super) outage: Outage,
 }
 
 /// A link.
@@ -220,7 +222,8 @@ impl Link {
 
     /// Notes that a connection broke; whether anything was streamed on it.
     pub fn broken(&self, error: &LinkError) -> bool {
-        if let Some(left_out) = self.told_broken.admit(self.env.clock.monotonic()) {
+        let now = self.env.clock.monotonic();
+        if let Some(left_out) = self.told_broken.admit(now) {
             tracing::warn!(
                 event = "link_down", bucket = self.bucket.name(), source = self.node, %error, left_out,
                 "a link to another node is down"
@@ -230,13 +233,26 @@ impl Link {
         inner.state = LinkState::Waiting;
         inner.violations += u64::from(error.is_violation());
         inner.last_error = Some(error.to_string());
-        let Some(consumer) = inner.consumer.take() else { return false };
+        let Some(consumer) = inner.consumer.take() else {
+            inner.outage.broke(now, false);
+            return false;
+        };
         // Also what was taken over with the last bytes before it broke.
         let taken_over = consumer.progress().filter(|progress| progress.stage == Stage::TakenOver);
         inner.taken_over.extend(taken_over.map(|progress| (progress.vb, progress.blocked_for)));
         let counts = consumer.counts();
         inner.before.add(&counts);
+        inner.outage.broke(now, counts.changes > 0);
         counts.bytes > 0
+    }
+
+    /// Why it has been down for long, if it has.
+    pub(super) fn long_down(&self) -> Option<LinkDown> {
+        let now = self.env.clock.monotonic();
+        let mut inner = self.inner.lock();
+        let Inner { outage, last_error, .. } = &mut *inner;
+        let why = outage.is_long(now, last_error.as_deref())?.to_owned();
+        Some(LinkDown { bucket: self.bucket.name().to_owned(), node: self.node.clone(), why })
     }
 
     /// Grows with each failure, and is another one for each link: not all come back at once.

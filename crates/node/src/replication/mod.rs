@@ -11,6 +11,7 @@ mod following;
 mod link;
 mod link_limits;
 pub(crate) mod login;
+mod outage;
 mod rollback;
 mod run;
 mod source;
@@ -40,6 +41,7 @@ pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
 pub use link_limits::LinkLimits;
 pub use login::{LinkError, LoggingIn, Login};
+pub use outage::{LONG, LinkDown};
 pub use rollback::{LeftRollbacks, Rollbacks, RolledBack};
 pub use run::run;
 pub use source::{Password, Source, Sources};
@@ -273,6 +275,11 @@ impl Replication {
     /// Where the links stand; of one bucket, if it is named.
     pub fn status(&self, bucket: Option<&str>) -> Vec<LinkStatus> {
         self.links(bucket).iter().map(|link| link.status()).collect()
+    }
+
+    /// Links that have been down for long, and why.
+    pub fn long_down(&self) -> Vec<LinkDown> {
+        self.links(None).iter().filter_map(|link| link.long_down()).collect()
     }
 
     /// Whether a vBucket follows another node over a link.
