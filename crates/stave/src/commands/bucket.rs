@@ -75,6 +75,7 @@ enum BucketCommand {
     #[command(after_help = "Examples:
   stave bucket edit orders --quota 1GiB
   stave bucket edit orders --no-flush --max-ttl 0
+  stave bucket edit orders --encryption-at-rest true
   stave bucket edit orders --history-seconds 86400 --history-bytes 10GiB")]
     Edit {
         /// The bucket
@@ -164,6 +165,9 @@ struct BucketSettingFlags {
     /// Whether values are kept compressed: passive keeps those that clients send compressed
     #[arg(long, value_name = "MODE", value_parser = ["off", "passive", "active"])]
     compression: Option<String>,
+    /// Whether its files are encrypted, on nodes that have an encryption key; true if not given
+    #[arg(long, value_name = "true|false")]
+    encryption_at_rest: Option<bool>,
     /// Keep every version of a document for this long, in seconds; 0 for no such limit. A history of changes takes --backend
     /// magma; without seconds and bytes none is kept
     #[arg(long, value_name = "SECONDS")]
@@ -187,6 +191,7 @@ impl BucketSettingFlags {
             ("evictionPolicy", self.eviction.clone()),
             ("durabilityMinLevel", self.min_durability.clone()),
             ("compressionMode", self.compression.clone()),
+            ("encryptionAtRest", self.encryption_at_rest.map(|is| u8::from(is).to_string())),
             ("historyRetentionSeconds", self.history_seconds.map(|seconds| seconds.to_string())),
             ("historyRetentionBytes", self.history_bytes.map(|bytes| bytes.to_string())),
             ("historyRetentionCollectionDefault", self.history_collections.map(|is| is.to_string())),
@@ -446,10 +451,23 @@ fn describe(bucket: &Value) -> String {
         ("conflict resolution", text(bucket, "conflictResolutionType")),
         ("least durability", text(bucket, "durabilityMinLevel")),
         ("flush", flush.to_owned()),
+        ("encryption at rest", encryption_of(bucket)),
         ("history", history),
     ];
     let missing = texts(bucket, "nodesWithoutFigures").into_iter().collect();
     rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value])) + &incomplete(missing)
+}
+
+/// Whether the files of a bucket are encrypted on the node that was asked, and how far that is.
+fn encryption_of(bucket: &Value) -> String {
+    let (is_on, found) = (bucket["encryptionAtRest"].as_bool(), &bucket["encryptionAtRestInfo"]);
+    let in_clear = found["filesInClear"].as_u64().filter(|files| *files > 0);
+    match (is_on, in_clear) {
+        (None, _) => "-".to_owned(),
+        (Some(true), None) => "on".to_owned(),
+        (Some(true), Some(files)) => format!("on; {files} files of before are not encrypted yet"),
+        (Some(false), _) => "off".to_owned(),
+    }
 }
 
 /// How long and how much a bucket keeps of replaced versions.

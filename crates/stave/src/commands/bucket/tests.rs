@@ -71,6 +71,7 @@ fn buckets_come_change_and_go() {
         ("max TTL", "60 s"),
         ("conflict resolution", "lww"),
         ("flush", "refused"),
+        ("encryption at rest", "off"),
         ("vBuckets", "4"),
     ] {
         assert_eq!(field(&shown, name), value, "{shown}");
