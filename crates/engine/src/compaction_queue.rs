@@ -234,6 +234,11 @@ impl CompactionQueue {
         count
     }
 
+    /// Whether a compaction was asked for that has not begun.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.queue.lock().asked.is_empty()
+    }
+
     /// Waits a while, or until somebody asks. False if the bucket is being closed.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let mut queue = self.queue.lock();
