@@ -17,6 +17,7 @@ mod socket;
 mod timer;
 pub mod tls;
 mod traces;
+mod turn_clock;
 pub mod watchdog;
 mod worker;
 
