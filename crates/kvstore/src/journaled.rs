@@ -656,6 +656,10 @@ impl KvStore for Journaled {
         self.files.vbucket_file(vb)
     }
 
+    fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        if self.has_vbucket_files() { self.adopt(vb, file, state).map(Some) } else { Ok(None) }
+    }
+
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
         if !self.keeps_history() {
             return self.snapshot(vb);

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,12 +17,15 @@ use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
+use super::download_places::DownloadPlaces;
+use super::fills::Fills;
 use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
 use crate::connection_memory::{ConnectionMemory, Held};
+use crate::doors::LinkRunner;
 use crate::news::Hearing;
 use crate::node_login::{NODE_USER, NodeLogins};
 use crate::notify::Notify;
@@ -76,6 +80,10 @@ pub(super) struct Inner {
     /// Connections that were given up because the source broke the protocol.
     pub(super) violations: u64,
     pub(super) last_error: Option<String>,
+    /// Why a vBucket was filled by documents the last time that a file was wanted.
+    pub(super) file_refused: Option<String>,
+    /// How often that was so.
+    pub(super) files_refused: u64,
 }
 
 /// A link.
@@ -97,6 +105,11 @@ pub struct Link {
     pub(super) hearing: Hearing,
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) told_broken: RateLimit,
+    /// Runs what brings files.
+    pub(super) runner: Arc<dyn LinkRunner>,
+    pub(super) downloads: DownloadPlaces,
+    /// Bytes of files that came.
+    pub(super) file_bytes: Arc<AtomicU64>,
 }
 
 /// The name of connections to `node` for a bucket. Of one that is longer than a name may be, which is the key of a request, the end gives way to a number
@@ -183,6 +196,11 @@ impl Link {
     /// What goes back in history for it: nothing yet.
     pub fn rollbacks(&self) -> Rollbacks {
         Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket))
+    }
+
+    /// What brings files for it: nothing yet.
+    pub fn fills(self: &Arc<Self>) -> Fills {
+        Fills::new(self)
     }
 
     /// The outside world.

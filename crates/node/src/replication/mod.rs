@@ -7,6 +7,7 @@
 pub mod download;
 mod download_places;
 mod drive;
+mod fills;
 mod following;
 mod link;
 mod link_limits;
@@ -36,6 +37,7 @@ use crate::notify::Notify;
 
 pub use download_places::{DownloadPlace, DownloadPlaces};
 pub use drive::Drive;
+pub use fills::Fills;
 pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
 pub use link_limits::LinkLimits;
@@ -453,6 +455,9 @@ impl Link {
             hearing: of.hearing.clone(),
             memory: Arc::clone(&of.memory),
             told_broken: RateLimit::new(),
+            runner: Arc::clone(&of.runner),
+            downloads: of.downloads.clone(),
+            file_bytes: Arc::default(),
         }
     }
 

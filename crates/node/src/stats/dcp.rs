@@ -313,7 +313,7 @@ fn put_followed(name: &str, progress: &VbProgress, sheet: &mut Sheet) {
     };
     // The field's three states; the stage says more.
     let state = match progress.stage {
-        Stage::Asked | Stage::RollingBack => "pending",
+        Stage::Asked | Stage::RollingBack | Stage::Filling => "pending",
         Stage::Streaming => "reading",
         Stage::Pausing | Stage::TakenOver => "dead",
     };

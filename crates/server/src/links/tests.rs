@@ -84,9 +84,9 @@ fn a_link_with_much_to_read_leaves_turns_to_its_neighbours() {
         let wire = Wire::connect(&env, &node, None).await.expect("the source listens");
         let ended = Rc::clone(&is_over);
         let running = tokio::task::spawn_local(async move {
-            let mut rollbacks = link.rollbacks();
+            let (mut rollbacks, mut fills) = (link.rollbacks(), link.fills());
             let features = Features { collections: true, snappy: true, json: true };
-            let outcome = Drive::new(&link, wire, features, &mut rollbacks).run(&RuntimePace).await;
+            let outcome = Drive::new(&link, wire, features, &mut rollbacks, &mut fills).run(&RuntimePace).await;
             ended.set(true);
             outcome
         });
