@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::encryption::{DataKeys, EncryptedDisk};
-use base::env::sim::Survival;
+use base::env::sim::{Call, Effect, Fault, On, Survival};
 use base::env::{Env, OpenMode};
-use base::{Cas, DurabilityLevel, Seqno, VbState};
+use base::{Cas, DurabilityLevel, RevSeqno, Seqno, VbState, VersionMeta};
 use common::{VB, World, doc, set, stores, topology};
-use engine::{Durable, FileFillFailure, Refusal, StoreMode};
+use engine::{Durable, FileFillFailure, Incoming, Refusal, StoreMode};
 use kvstore::{KvStore, Values};
-use vbucket::FailoverEntry;
+use vbucket::{FailoverEntry, IncomingSnapshot};
 
 type Store = fn(&Env) -> Arc<dyn KvStore>;
 
@@ -263,4 +263,73 @@ fn a_file_is_stored_under_the_keys_of_the_node() {
         let has = |text: &[u8]| stored.windows(text.len()).any(|window| window == text);
         assert!(!has(b"value value") && !has(b"vbstate"), "{} is in clear", path.display());
     }
+}
+
+/// A document that the producer sends instead.
+fn send_one(world: &World, source: &World) {
+    let position = world.bucket.replicas().replica_position(VB).expect("a replica");
+    let stream = world.bucket.replicas().adopt_failover(&position, histories(source)).expect("it stands there");
+    let snapshot = IncomingSnapshot { start: Seqno(0), end: Seqno(1), ..IncomingSnapshot::default() };
+    world.bucket.replicas().begin_snapshot(stream, &snapshot).expect("it follows");
+    let (cas, by_seqno, rev_seqno) = (Cas(1 << 16), Seqno(1), RevSeqno(1));
+    let meta = VersionMeta { cas, by_seqno, rev_seqno, ..VersionMeta::default() };
+    let version = world.bucket.replicas().received(meta, doc("sent"), b"v").expect("well formed");
+    let mut changes = vec![Incoming::Version(version)];
+    world.bucket.replicas().apply_replicated(stream, &mut changes).expect("in order");
+}
+
+/// The disk refuses one call: what the replica has then is what a restart finds, and documents take its place.
+fn refused(store: Store, source: &World, bytes: &[u8], fault: Fault) -> Option<bool> {
+    let expected = content(&*store(&source.env));
+    let (env, handles) = Env::sim(12);
+    let world = replica(env.clone(), handles, store, source);
+    arrive(&world, &env, bytes);
+    world.handles.disk.plan(fault);
+    let outcome = fill(&world);
+    let was_struck = world.handles.disk.was_struck();
+    world.handles.disk.heal();
+    let (state, high, ..) = stats(&world);
+    assert!(outcome.is_ok() == (high > 0), "{fault:?}: {outcome:?} {high}");
+    let is_replica = state == VbState::Replica;
+    if outcome.is_err() && is_replica {
+        send_one(&world, source);
+    }
+    assert!(world.bucket.flushing().flush_all());
+    let World { env, handles, bucket } = world;
+    drop(bucket);
+    let again = stores::open(env, handles, store, |_| {});
+    let found = content(&*store(&again.env));
+    match (&outcome, is_replica) {
+        (Ok(_), _) => assert_eq!(found, expected, "{fault:?}"),
+        (Err(_), true) => assert_eq!(found.len(), 1, "{fault:?}: documents and nothing else"),
+        // It could not be read behind the switch: nothing was lost, and the next start reads it.
+        (Err(_), false) => assert!(found.is_empty() || found == expected, "{fault:?}"),
+    }
+    was_struck.then(|| outcome.is_ok())
+}
+
+fn each_call_is_refused(store: Store) {
+    let source = source(store);
+    let bytes = image(&source);
+    let (mut failed, mut filled) = (0, 0);
+    for (on, step) in [(On::Changes, 1), (On::Kind(Call::Read), 7), (On::Kind(Call::Len), 1)] {
+        for nth in (1..).step_by(step) {
+            match refused(store, &source, &bytes, Fault::once(on, nth, Effect::IO_ERROR)) {
+                Some(true) => filled += 1,
+                Some(false) => failed += 1,
+                None => break,
+            }
+        }
+    }
+    assert!(failed > 10 && filled > 0, "{failed} {filled}");
+}
+
+#[test]
+fn a_disk_that_refuses_leaves_nothing_or_all_in_files() {
+    each_call_is_refused(stores::files);
+}
+
+#[test]
+fn a_disk_that_refuses_leaves_nothing_or_all_behind_a_journal() {
+    each_call_is_refused(stores::journaled);
 }

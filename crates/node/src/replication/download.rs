@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::env::{Env, File, OpenMode};
+use base::env::{Env, File, OpenMode, Task};
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Account, Part, VbId};
 use engine::{Completer, IncomingFile};
@@ -128,6 +128,17 @@ pub trait DownloadDial {
 
     /// Time limits and pauses.
     fn timer(&self) -> &dyn Timer;
+}
+
+/// Begins to copy a file elsewhere than on the thread of the links. The task ends when that is done, or has failed.
+pub type Bring = Arc<dyn Fn(&Env, Download) -> io::Result<Task>>;
+
+/// Of a place from which no file comes.
+pub fn brings_none() -> Bring {
+    Arc::new(|_, download| {
+        drop(download);
+        Err(io::Error::new(io::ErrorKind::NotConnected, "this node copies no files of others"))
+    })
 }
 
 /// The bucket for which a file is copied.

@@ -89,9 +89,17 @@ impl<'a, W: Wire> Drive<'a, W> {
         }
     }
 
-    /// Waits for something that is rolled back, which is returned; for bytes, for something that changed, for room or for
-    /// the time.
+    /// Waits for something that is rolled back, which is returned; for a file, for bytes, for something that changed, for
+    /// room or for the time.
     async fn wait(&mut self, pace: &impl Pace, wait: Duration) -> Result<Option<RolledBack>, LinkError> {
+        match self.next_event(pace, wait).await? {
+            Event::RolledBack(outcome) => Ok(Some(outcome)),
+            Event::Came(came) => self.came(came),
+            Event::Other => Ok(None),
+        }
+    }
+
+    async fn next_event(&mut self, pace: &impl Pace, wait: Duration) -> Result<Event, LinkError> {
         let room = self.following.is_full().then(|| self.link.bucket().replicas().replica_room());
         let mut has_room = pin!(async {
             match room {
@@ -106,29 +114,29 @@ impl<'a, W: Wire> Drive<'a, W> {
         let (mut changed, mut later) = (pin!(self.link.changed()), pace.timer().after(wait));
         let (mut rolled_back, mut turned) =
             (pin!(rollbacks.next()), pin!(poll_fn(|cx| wire.poll_turn(reads, cx))));
-        let mut came = None;
-        let outcome = poll_fn(|cx| {
-            if let Poll::Ready(next) = fills.poll_next(cx) {
-                came = Some(next);
-                return Poll::Ready(Ok(None));
-            }
+        poll_fn(|cx| {
             if let Poll::Ready(outcome) = rolled_back.as_mut().poll(cx) {
-                return Poll::Ready(outcome.map(Some));
+                return Poll::Ready(outcome.map(Event::RolledBack));
+            }
+            if let Poll::Ready(came) = fills.poll_next(cx) {
+                return Poll::Ready(Ok(Event::Came(came)));
             }
             if let Poll::Ready(turned) = turned.as_mut().poll(cx) {
-                return Poll::Ready(turned.map(|()| None));
+                return Poll::Ready(turned.map(|()| Event::Other));
             }
             let others: [Pin<&mut dyn Future<Output = ()>>; 3] =
                 [changed.as_mut(), has_room.as_mut(), later.as_mut()];
             let is_one_ready = others.into_iter().any(|other| other.poll(cx).is_ready());
-            if is_one_ready { Poll::Ready(Ok(None)) } else { Poll::Pending }
+            if is_one_ready { Poll::Ready(Ok(Event::Other)) } else { Poll::Pending }
         })
-        .await;
-        // What is polled borrows the rollbacks.
-        drop((rolled_back, turned));
-        match came {
-            Some(came) => self.came(came),
-            None => outcome,
-        }
+        .await
     }
+}
+
+/// What a connection waited for.
+enum Event {
+    RolledBack(RolledBack),
+    /// A file, or that there is none.
+    Came(Came),
+    Other,
 }

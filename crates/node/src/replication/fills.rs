@@ -14,9 +14,9 @@ use std::task::{Context, Poll, Waker};
 
 use base::VbId;
 use dcp::Mode;
-use engine::{Completion, completion};
+use engine::{Completer, Completion, completion};
 
-use super::download::{Download, DownloadBucket, DownloadCharge, Downloaded};
+use super::download::{Bring, Download, DownloadBucket, DownloadCharge, DownloadFailure, Downloaded};
 use super::link::Link;
 
 /// Bytes that are asked for and written at once, and after which they are made durable.
@@ -31,6 +31,7 @@ const NO_FILE: &str = "its file did not come: see file_refused of the link";
 /// The files of a link.
 pub struct Fills {
     link: Weak<Link>,
+    bring: Bring,
     /// Ordered, and not begun.
     waiting: VecDeque<VbId>,
     /// No more than there are vBuckets.
@@ -46,8 +47,9 @@ struct Coming {
 }
 
 impl Fills {
-    pub(super) fn new(link: &Arc<Link>) -> Fills {
-        Fills { link: Arc::downgrade(link), waiting: VecDeque::new(), coming: Vec::new() }
+    /// None yet, of this link, brought like this.
+    pub fn new(link: &Arc<Link>, bring: Bring) -> Fills {
+        Fills { link: Arc::downgrade(link), bring, waiting: VecDeque::new(), coming: Vec::new() }
     }
 
     /// What was ordered is of a connection that is gone.
@@ -69,7 +71,7 @@ impl Fills {
         while let Some(vb) = self.waiting.front().copied() {
             let (done, download) = completion();
             let begun = match self.link.upgrade() {
-                Some(link) => begin(&link, vb, done),
+                Some(link) => begin(&link, vb, &self.bring, done),
                 None => Ok(true),
             };
             let outcome = match begun {
@@ -94,7 +96,7 @@ impl Fills {
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
         for coming in self.coming.iter_mut().filter(|coming| coming.outcome.is_none()) {
             if let Poll::Ready(outcome) = Pin::new(&mut coming.download).poll(cx) {
-                let outcome = outcome.unwrap_or(Err(super::download::DownloadFailure::Gone));
+                let outcome = outcome.unwrap_or(Err(DownloadFailure::Gone));
                 coming.outcome = Some(outcome.map(drop).map_err(|failure| failure.to_string()));
             }
         }
@@ -131,7 +133,7 @@ impl Link {
 }
 
 /// Begins to copy a file; false if there is no place for another one now.
-fn begin(link: &Arc<Link>, vb: VbId, done: engine::Completer<Downloaded>) -> Result<bool, String> {
+fn begin(link: &Arc<Link>, vb: VbId, bring: &Bring, done: Completer<Downloaded>) -> Result<bool, String> {
     let bucket = link.bucket();
     let Some(place) = link.downloads.take() else { return Ok(false) };
     let into = bucket.file_snapshots().incoming(vb);
@@ -161,7 +163,7 @@ fn begin(link: &Arc<Link>, vb: VbId, done: engine::Completer<Downloaded>) -> Res
         fails_fast: true,
         done,
     };
-    let begun = link.runner.download(bucket.env(), download);
+    let begun = bring(bucket.env(), download);
     begun.map(|_| true).map_err(|error| format!("no thread for its file: {error}"))
 }
 

@@ -18,14 +18,12 @@ use engine::Bucket;
 use parking_lot::Mutex;
 
 use super::download_places::DownloadPlaces;
-use super::fills::Fills;
 use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
 use crate::connection_memory::{ConnectionMemory, Held};
-use crate::doors::LinkRunner;
 use crate::news::Hearing;
 use crate::node_login::{NODE_USER, NodeLogins};
 use crate::notify::Notify;
@@ -105,8 +103,7 @@ pub struct Link {
     pub(super) hearing: Hearing,
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) told_broken: RateLimit,
-    /// Runs what brings files.
-    pub(super) runner: Arc<dyn LinkRunner>,
+    /// Places for files that come.
     pub(super) downloads: DownloadPlaces,
     /// Bytes of files that came.
     pub(super) file_bytes: Arc<AtomicU64>,
@@ -196,11 +193,6 @@ impl Link {
     /// What goes back in history for it: nothing yet.
     pub fn rollbacks(&self) -> Rollbacks {
         Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket))
-    }
-
-    /// What brings files for it: nothing yet.
-    pub fn fills(self: &Arc<Self>) -> Fills {
-        Fills::new(self)
     }
 
     /// The outside world.

@@ -455,7 +455,6 @@ impl Link {
             hearing: of.hearing.clone(),
             memory: Arc::clone(&of.memory),
             told_broken: RateLimit::new(),
-            runner: Arc::clone(&of.runner),
             downloads: of.downloads.clone(),
             file_bytes: Arc::default(),
         }

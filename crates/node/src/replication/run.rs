@@ -18,7 +18,7 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Follows until the link is closed.
 pub async fn run(link: Arc<Link>, dial: impl Dial) {
-    let (mut rollbacks, mut fills) = (link.rollbacks(), link.fills());
+    let (mut rollbacks, mut fills) = (link.rollbacks(), Fills::new(&link, dial.files()));
     let mut known = None;
     let mut failures = 0;
     loop {

@@ -303,6 +303,10 @@ fn put_link(link: &LinkStatus, sheet: &mut Sheet) {
     sheet.put("total_acked_bytes", link.counts.acknowledged_bytes);
     sheet.put("total_bytes_received", link.counts.bytes);
     sheet.put("total_backoffs", link.counts.full);
+    sheet.put("filled_by_file", link.counts.filled_by_file);
+    sheet.put("filled_by_documents", link.counts.filled_by_documents);
+    sheet.put("files_refused", link.files_refused);
+    sheet.put("file_bytes", link.file_bytes);
 }
 
 /// A vBucket of which this node is sent the changes.
