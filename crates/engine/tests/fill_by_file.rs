@@ -26,7 +26,9 @@ fn source(store: Store) -> World {
     let roles = world.bucket.roles();
     roles.set_vbucket_state(VB, VbState::Active, topology(r#"[["n_0","n_1"]]"#)).expect("set");
     for at in 0..300 {
-        world.store(&format!("k{at}"), &"value ".repeat(at % 40), StoreMode::Set, Cas::ANY, 0).expect("stored");
+        world
+            .store(&format!("k{at}"), &"value ".repeat(at % 40), StoreMode::Set, Cas::ANY, 0)
+            .expect("stored");
         if at % 50 == 49 {
             assert!(world.bucket.flushing().flush_all());
         }
@@ -108,12 +110,21 @@ fn check_filled(world: &World, source: &World) {
     let of = |world: &World| {
         let of = |vb: &vbucket::VBucket| {
             let writes = vb.sync_writes();
-            (writes.prepares_in_flight(), writes.high_completed_seqno(), vb.max_visible_seqno(), vb.purge_seqno())
+            (
+                writes.prepares_in_flight(),
+                writes.high_completed_seqno(),
+                vb.max_visible_seqno(),
+                vb.purge_seqno(),
+            )
         };
         world.bucket.inspect(VB, of).expect("there is one")
     };
     assert_eq!(of(world), of(source));
-    assert_eq!(world.bucket.durability().replica_prepared(VB), Some(Seqno(high)), "it acknowledges the prepare");
+    assert_eq!(
+        world.bucket.durability().replica_prepared(VB),
+        Some(Seqno(high)),
+        "it acknowledges the prepare"
+    );
 }
 
 fn a_replica_has_the_file(store: Store) {
@@ -179,7 +190,8 @@ fn nothing_or_all(store: Store) {
             (whole, empty) = (whole + u32::from(!found.is_empty()), empty + u32::from(found.is_empty()));
             let handles = world.handles.with_disk(disk);
             let again = stores::open(handles.env(), handles, store, |_| {});
-            let (state, high, ..) = again.bucket.vbucket_stats(VB).map_or((VbState::Dead, 0, 0, 0, 0), |_| stats(&again));
+            let (state, high, ..) =
+                again.bucket.vbucket_stats(VB).map_or((VbState::Dead, 0, 0, 0, 0), |_| stats(&again));
             assert!(state != VbState::Active, "no crash makes it active");
             assert_eq!(high > 0, !found.is_empty());
         }
@@ -189,7 +201,6 @@ fn nothing_or_all(store: Store) {
     }
     assert!(whole > 5 && empty > 5, "{whole} {empty}");
 }
-
 
 #[test]
 fn a_crash_leaves_nothing_or_all_of_it_in_files() {
@@ -237,7 +248,8 @@ fn a_rollback_goes_back_to_no_commit_of_the_other_node() {
         let world = replica(env.clone(), handles, store, &source);
         arrive(&world, &env, &bytes);
         let high = fill(&world).expect("filled");
-        let to = world.bucket.roles().rollback(VB, Seqno(high.0 - 1)).expect("a replica").expect("the disk works");
+        let to =
+            world.bucket.roles().rollback(VB, Seqno(high.0 - 1)).expect("a replica").expect("the disk works");
         assert_eq!(to, Seqno(0), "it has one commit of its own");
         assert_eq!(stats(&world), (VbState::Replica, 0, 0, 0, 0));
         arrive(&world, &env, &bytes);
@@ -268,7 +280,8 @@ fn a_file_is_stored_under_the_keys_of_the_node() {
 /// A document that the producer sends instead.
 fn send_one(world: &World, source: &World) {
     let position = world.bucket.replicas().replica_position(VB).expect("a replica");
-    let stream = world.bucket.replicas().adopt_failover(&position, histories(source)).expect("it stands there");
+    let stream =
+        world.bucket.replicas().adopt_failover(&position, histories(source)).expect("it stands there");
     let snapshot = IncomingSnapshot { start: Seqno(0), end: Seqno(1), ..IncomingSnapshot::default() };
     world.bucket.replicas().begin_snapshot(stream, &snapshot).expect("it follows");
     let (cas, by_seqno, rev_seqno) = (Cas(1 << 16), Seqno(1), RevSeqno(1));

@@ -9,10 +9,9 @@ use std::sync::atomic::Ordering;
 use base::VbId;
 use couchstore::{CouchFile, LocalUpdate};
 
-use super::file::{VbFile, at_of, load_tally};
+use super::file::{VbFile, load_tally};
 use super::identity::IDENTITY_ID;
 use super::{Couch, Slot, Vbucket};
-use crate::collections::Tally;
 use crate::failure::Failure;
 use crate::files::BeforeSwitch;
 use crate::state::{STATE_ID, VbStateDoc};
@@ -48,8 +47,9 @@ impl Couch {
         slot.remove_strays(vb, &self.folder)?;
         let revision = slot.last_revision + 1;
         slot.last_revision = revision;
-        let (file, tally) = self.make_own(vb, revision, from, state)?;
-        let at = at_of(revision, &file.snapshot());
+        let file = self.make_own(vb, revision, from, state)?;
+        // Nothing fails behind the switch.
+        let (at, stored) = (file.at(revision), file.stored(vb)?);
         let named = self.folder.rename(from, &self.folder.path(vb, revision));
         if let Err(failure) = named.and_then(|()| self.folder.sync()) {
             // Whichever of the two names it has.
@@ -70,21 +70,15 @@ impl Couch {
         slot.strays.extend(undecided.into_iter().chain(slot.revision.replace(revision)));
         (slot.recorded, slot.not_before, slot.keeps_tail) = (None, None, false);
         // Closed for now, as its messages would go on naming the file as it was called first.
-        slot.known = VbFile::known(&file, tally, None);
-        drop(file);
+        slot.known = file.into_known(false);
+        self.note_changed(vb);
         // If the old one cannot be removed now, later will do.
         slot.remove_strays(vb, &self.folder).ok();
-        self.opened(vb, vbucket, slot)?.stored(vb)
+        Ok(stored)
     }
 
     /// A commit that says whose file it is now, and what its vBucket is, durable; with the counts of the file.
-    fn make_own(
-        &self,
-        vb: VbId,
-        revision: u64,
-        from: &Path,
-        state: &VbStateDoc,
-    ) -> Result<(CouchFile, Tally), Failure> {
+    fn make_own(&self, vb: VbId, revision: u64, from: &Path, state: &VbStateDoc) -> Result<VbFile, Failure> {
         let failed = |source| Failure::File { vb, source };
         let mut file = CouchFile::open(&*self.env.disk, from).map_err(failed)?;
         file.set_tuning(self.config.tuning);
@@ -95,6 +89,6 @@ impl Couch {
             LocalUpdate { id: STATE_ID, value: Some(&state) },
         ];
         file.save_locals(&locals).and_then(|()| file.commit(self.env.clock.unix_ns())).map_err(failed)?;
-        Ok((file, tally))
+        Ok(VbFile::of_own(file, tally))
     }
 }

@@ -296,6 +296,11 @@ impl VbFile {
         Some(Known { commit, tally, usage, key_changes, has_tail: false, identity })
     }
 
+    /// A file that says whose it is in its last commit, with its counts.
+    pub(super) fn of_own(file: CouchFile, tally: Tally) -> VbFile {
+        VbFile { file, tally, identity: None }
+    }
+
     /// Prepares to go back to a commit; see [`CouchFile::rollback`]. Commits of the file that it was on another node are no
     /// commits of this one.
     pub(super) fn rollback(&mut self, identity: Identity, to: Seqno) -> Result<Option<Seqno>, Failure> {

@@ -87,7 +87,8 @@ fn a_link_with_much_to_read_leaves_turns_to_its_neighbours() {
         let running = tokio::task::spawn_local(async move {
             let (mut rollbacks, mut fills) = (link.rollbacks(), Fills::new(&link, brings_none()));
             let features = Features { collections: true, snappy: true, json: true };
-            let outcome = Drive::new(&link, wire, features, &mut rollbacks, &mut fills).run(&RuntimePace).await;
+            let outcome =
+                Drive::new(&link, wire, features, &mut rollbacks, &mut fills).run(&RuntimePace).await;
             ended.set(true);
             outcome
         });
