@@ -657,7 +657,7 @@ impl KvStore for Journaled {
     }
 
     fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
-        if self.has_vbucket_files() { self.adopt(vb, file, state).map(Some) } else { Ok(None) }
+        if self.has_vbucket_files() { history::adopt(self, vb, file, state).map(Some) } else { Ok(None) }
     }
 
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {

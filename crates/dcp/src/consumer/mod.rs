@@ -315,10 +315,14 @@ impl Consumer {
 
     /// A rollback or a file that was to be done is done, or was not possible: why.
     pub fn rolled_back(&mut self, vb: VbId, outcome: Result<Seqno, &'static str>, out: &mut Vec<u8>) {
-        match self.track(vb).map(|track| track.stage) {
-            Some(Stage::RollingBack) => {}
-            Some(Stage::Filling) => {
-                self.filled(vb, outcome.is_ok(), out);
+        let Some(track) = self.track(vb) else { return };
+        match track.stage {
+            Stage::RollingBack => {}
+            Stage::Filling => {
+                // Without a file documents are asked for.
+                track.has_no_file = outcome.is_err();
+                self.counts.filled_by_file += u64::from(outcome.is_ok());
+                self.ask(vb, out);
                 return;
             }
             _ => return,
@@ -327,15 +331,6 @@ impl Consumer {
             Ok(_) => self.ask(vb, out),
             Err(what) => self.put_off(vb, Trouble::Here(what), out),
         }
-    }
-
-    /// A file took the place of a vBucket, or did not: then documents are asked for.
-    fn filled(&mut self, vb: VbId, by_file: bool, out: &mut Vec<u8>) {
-        self.counts.filled_by_file += u64::from(by_file);
-        if let Some(track) = self.track(vb) {
-            track.has_no_file = !by_file;
-        }
-        self.ask(vb, out);
     }
 
     /// A vBucket is not followed now: it is asked for again after a pause, by this node or, if a client

@@ -138,11 +138,7 @@ impl Consumer {
                 Ok(Done::ByFile) => {
                     self.held_bytes -= before;
                     self.applied_bytes += before;
-                    self.give_up_queue(&mut track);
-                    track.stage = Stage::Filling;
-                    track.stream = None;
-                    super::close_stream(vb, out);
-                    self.fills.push(vb);
+                    give_way(self, vb, &mut track, out);
                 }
                 Ok(Done::Ended(trouble)) => {
                     self.held_bytes -= before;
@@ -196,7 +192,7 @@ impl Consumer {
                 }
                 accepted
             }
-            Work::Snapshot(snapshot, _) if self.is_better_by_file(track, snapshot) => {
+            Work::Snapshot(snapshot, _) if is_better_by_file(self, track, snapshot) => {
                 return Ok(Done::ByFile);
             }
             Work::Snapshot(snapshot, acknowledge) => {
@@ -238,17 +234,6 @@ impl Consumer {
                 }
             },
         }
-    }
-
-    /// Whether what a snapshot has is faster here with the file that it is read from.
-    fn is_better_by_file(&self, track: &super::Track, snapshot: &IncomingSnapshot) -> bool {
-        let may = self.config.takes_files && track.mode == Mode::Replicate && track.stream.is_some();
-        let is_first = snapshot.kind == SnapshotKind::InitialDisk && track.applied == Seqno(0);
-        if !may || !is_first || track.has_no_file {
-            return false;
-        }
-        let changes = snapshot.end.0.saturating_sub(snapshot.start.0);
-        self.bucket.roles().fills_by_file().is_some_and(|least| changes >= least)
     }
 
     /// The producer ended a stream.
@@ -321,6 +306,26 @@ impl Consumer {
         self.counts.rollbacks += 1;
         self.rollbacks.push(RollBack { vb, to });
     }
+}
+
+/// Whether what a snapshot has is faster here with the file that it is read from.
+fn is_better_by_file(consumer: &Consumer, track: &super::Track, snapshot: &IncomingSnapshot) -> bool {
+    let may = consumer.config.takes_files && track.mode == Mode::Replicate && track.stream.is_some();
+    let is_first = snapshot.kind == SnapshotKind::InitialDisk && track.applied == Seqno(0);
+    if !may || !is_first || track.has_no_file {
+        return false;
+    }
+    let changes = snapshot.end.0.saturating_sub(snapshot.start.0);
+    consumer.bucket.roles().fills_by_file().is_some_and(|least| changes >= least)
+}
+
+/// Instead of what a stream brings a file is to come.
+fn give_way(consumer: &mut Consumer, vb: VbId, track: &mut super::Track, out: &mut Vec<u8>) {
+    consumer.give_up_queue(track);
+    track.stage = Stage::Filling;
+    track.stream = None;
+    super::close_stream(vb, out);
+    consumer.fills.push(vb);
 }
 
 fn stream_of(track: &super::Track) -> Result<engine::ReplicaStream, ReplicaRefusal> {

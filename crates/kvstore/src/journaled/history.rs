@@ -60,6 +60,39 @@ fn begin_journal(store: &Journaled, vb: VbId) -> Result<(), Failure> {
     store.append(filed.map(Record::Filed)).map(drop)
 }
 
+/// A file of another node takes the place of all that there is of a vBucket: with one record, which makes void what was
+/// journaled before. A crash before it leaves a file that is not on record, which a start removes. Nothing of the
+/// vBucket is saved meanwhile.
+pub(super) fn adopt(
+    store: &Journaled,
+    vb: VbId,
+    file: &Path,
+    state: &VbStateDoc,
+) -> Result<StoredVb, Failure> {
+    let _filing = store.filing.lock();
+    store.is_missing_changes(vb)?;
+    // What there is has a file on record then: a start would take another file for one that is newer than the journal.
+    store.file_one(vb)?;
+    {
+        let _appending = store.appending.lock();
+        store.append([])?;
+    }
+    let adopted = store.files.adopt_with(vb, file, state, &|at| {
+        let _appending = store.appending.lock();
+        let filed = Filed::of(vb, Frame(store.journal.next_frame().0 - 1), at);
+        store.append([Record::Filed(filed)])?;
+        store.filed.lock().by_vbucket.insert(vb, filed);
+        store.replace(vb, Unfiled::default());
+        Ok(())
+    });
+    if adopted.is_err() {
+        // A start may find the file on record, or not: what is journaled next says first that it is void.
+        store.filed.lock().forget(vb);
+        store.replace(vb, Unfiled { file_is_void: true, ..Unfiled::default() });
+    }
+    adopted
+}
+
 impl Journaled {
     pub(super) fn roll_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
         let _filing = self.filing.lock();
@@ -206,34 +239,6 @@ impl Journaled {
         }
         self.replace(vb, Unfiled::default());
         Ok(stored)
-    }
-
-    /// A file of another node takes the place of all that there is of a vBucket: with one record, which makes void what was
-    /// journaled before. A crash before it leaves a file that is not on record, which a start removes. Nothing of the
-    /// vBucket is saved meanwhile.
-    pub(super) fn adopt(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<StoredVb, Failure> {
-        let _filing = self.filing.lock();
-        self.is_missing_changes(vb)?;
-        // What there is has a file on record then: a start would take another file for one that is newer than the journal.
-        self.file_one(vb)?;
-        {
-            let _appending = self.appending.lock();
-            self.append([])?;
-        }
-        let adopted = self.files.adopt_with(vb, file, state, &|at| {
-            let _appending = self.appending.lock();
-            let filed = Filed::of(vb, Frame(self.journal.next_frame().0 - 1), at);
-            self.append([Record::Filed(filed)])?;
-            self.filed.lock().by_vbucket.insert(vb, filed);
-            self.replace(vb, Unfiled::default());
-            Ok(())
-        });
-        if adopted.is_err() {
-            // A start may find the file on record, or not: what is journaled next says first that it is void.
-            self.filed.lock().forget(vb);
-            self.replace(vb, Unfiled { file_is_void: true, ..Unfiled::default() });
-        }
-        adopted
     }
 
     pub(super) fn compact_file(&self, vb: VbId, request: &Compaction<'_>) -> Result<Compacted, Failure> {

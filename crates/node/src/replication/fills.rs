@@ -153,7 +153,7 @@ fn begin(link: &Arc<Link>, vb: VbId, bring: &Bring, done: Completer<Downloaded>)
         vb,
         vbuckets: bucket.vbuckets(),
         into,
-        target: Box::new(Target { link: Arc::downgrade(link), vb }),
+        target: Box::new(LinkTarget { link: Arc::downgrade(link), vb }),
         charge,
         place,
         write_bytes: WRITE_BYTES,
@@ -168,12 +168,12 @@ fn begin(link: &Arc<Link>, vb: VbId, bring: &Bring, done: Completer<Downloaded>)
 }
 
 /// The bucket of a link, as long as the link follows a vBucket. It is held for moments: who deletes it waits for those who do.
-struct Target {
+struct LinkTarget {
     link: Weak<Link>,
     vb: VbId,
 }
 
-impl DownloadBucket for Target {
+impl DownloadBucket for LinkTarget {
     fn is_there(&self) -> bool {
         self.link.upgrade().is_some_and(|link| link.wants_file(self.vb))
     }
