@@ -1,7 +1,6 @@
 //! What changes a vBucket's past: rollback, and the file that a compaction puts in place of the old one.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,39 +59,6 @@ fn begin_journal(store: &Journaled, vb: VbId) -> Result<(), Failure> {
     store.append(filed.map(Record::Filed)).map(drop)
 }
 
-/// A file of another node takes the place of all that there is of a vBucket: with one record, which makes void what was
-/// journaled before. A crash before it leaves a file that is not on record, which a start removes. Nothing of the
-/// vBucket is saved meanwhile.
-pub(super) fn adopt(
-    store: &Journaled,
-    vb: VbId,
-    file: &Path,
-    state: &VbStateDoc,
-) -> Result<StoredVb, Failure> {
-    let _filing = store.filing.lock();
-    store.is_missing_changes(vb)?;
-    // What there is has a file on record then: a start would take another file for one that is newer than the journal.
-    store.file_one(vb)?;
-    {
-        let _appending = store.appending.lock();
-        store.append([])?;
-    }
-    let adopted = store.files.adopt_with(vb, file, state, &|at| {
-        let _appending = store.appending.lock();
-        let filed = Filed::of(vb, Frame(store.journal.next_frame().0 - 1), at);
-        store.append([Record::Filed(filed)])?;
-        store.filed.lock().by_vbucket.insert(vb, filed);
-        store.replace(vb, Unfiled::default());
-        Ok(())
-    });
-    if adopted.is_err() {
-        // A start may find the file on record, or not: what is journaled next says first that it is void.
-        store.filed.lock().forget(vb);
-        store.replace(vb, Unfiled { file_is_void: true, ..Unfiled::default() });
-    }
-    adopted
-}
-
 impl Journaled {
     pub(super) fn roll_back(&self, vb: VbId, to: Seqno) -> Result<RolledBack, Failure> {
         let _filing = self.filing.lock();
@@ -141,7 +107,7 @@ impl Journaled {
     }
 
     /// Puts something else in the place of what is in the journal only.
-    fn replace(&self, vb: VbId, new: Unfiled) {
+    pub(super) fn replace(&self, vb: VbId, new: Unfiled) {
         let vb = self.vb(vb);
         let mut unfiled = vb.unfiled.lock();
         let filings = unfiled.filings + 1;
