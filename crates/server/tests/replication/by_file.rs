@@ -252,6 +252,11 @@ fn fills(node: &Node, how: &str) {
     node.bucket().set_param("replica_fill", how).expect("a good value");
 }
 
+/// What was filled with a file is here before its stream goes on.
+fn streams_again(replica: &Node) {
+    eventually("all streams go on", || replica.link().streaming() == usize::from(VBUCKETS));
+}
+
 fn followed(between: &Between, active: &Node) -> Source {
     Source { node: between.addr.to_string(), ..active.source(Mode::Replicate) }
 }
@@ -264,6 +269,7 @@ fn a_replica_is_filled_with_files_by_itself_and_goes_on_with_streams() {
     replica.follow(&active.source(Mode::Replicate));
     (3_000..4_000).for_each(|at| change(&active.bucket(), at));
     caught_up(&active, &replica);
+    streams_again(&replica);
     assert_same(&active, &replica);
     let link = replica.link();
     assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (16, 0), "{link:?}");
@@ -277,6 +283,7 @@ fn a_replica_is_filled_with_files_by_itself_and_goes_on_with_streams() {
     (4_000..5_000).for_each(|at| change(&active.bucket(), at));
     replica.follow(&active.source(Mode::Replicate));
     caught_up(&active, &replica);
+    streams_again(&replica);
     assert_same(&active, &replica);
     assert_eq!(replica.link().counts.rollbacks, 0);
     replica.follow(&active.source(Mode::TakeOver));
@@ -291,6 +298,7 @@ fn what_is_faster_is_chosen_by_the_number_of_changes() {
     fills(&replica, "auto");
     replica.follow(&active.source(Mode::Replicate));
     caught_up(&active, &replica);
+    streams_again(&replica);
     let counts = replica.link().counts;
     assert_eq!((counts.filled_by_file, counts.filled_by_documents), (0, 16), "few changes: {counts:?}");
     let other = Node::start();
@@ -298,6 +306,7 @@ fn what_is_faster_is_chosen_by_the_number_of_changes() {
     other.bucket().set_param("replica_fill_min_changes", "20").expect("a good value");
     other.follow(&active.source(Mode::Replicate));
     caught_up(&active, &other);
+    streams_again(&other);
     assert_same(&active, &other);
     let counts = other.link().counts;
     assert_eq!((counts.filled_by_file, counts.filled_by_documents), (16, 0), "many changes: {counts:?}");
@@ -312,6 +321,7 @@ fn a_file_that_is_cut_off_goes_on_where_it_stood() {
     let cutting = Between::harming(active.server().kv_addr(), (1, Harm::Cut(2_000_000)), (0, NEVER));
     replica.follow(&followed(&cutting, &active));
     caught_up(&active, &replica);
+    streams_again(&replica);
     assert_same(&active, &replica);
     let link = replica.link();
     assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (1, 0), "{link:?}");
@@ -327,6 +337,7 @@ fn a_file_that_is_damaged_on_its_way_gives_way_to_documents() {
     let flipping = Between::harming(active.server().kv_addr(), (0, Harm::Cut(NEVER)), (1, 1_000_000));
     replica.follow(&followed(&flipping, &active));
     caught_up(&active, &replica);
+    streams_again(&replica);
     assert_same(&active, &replica);
     let link = replica.link();
     assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (0, 1), "{link:?}");
@@ -349,6 +360,7 @@ fn a_source_that_loses_the_vbucket_meanwhile_is_asked_again() {
     holding.is_open.store(true, Ordering::SeqCst);
     eventually("it is told why there is no file", || replica.link().files_refused == 1);
     caught_up(&active, &replica);
+    streams_again(&replica);
     eventually("the histories are the same", || active.histories() == replica.histories());
     assert_same(&active, &replica);
 }
@@ -367,6 +379,7 @@ fn a_replica_that_stops_while_its_file_comes_is_filled_after_its_start() {
     fills(&replica, "file");
     replica.follow(&active.source(Mode::Replicate));
     caught_up(&active, &replica);
+    streams_again(&replica);
     assert_same(&active, &replica);
     assert_eq!(replica.link().counts.filled_by_file, 1);
     let folder = replica.folder.path().join("buckets/default/downloads/5");
