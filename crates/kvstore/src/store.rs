@@ -306,6 +306,11 @@ pub trait Snapshot: Send {
         Seqno(0)
     }
 
+    /// Whether nothing can be read of it any more, because the bucket has left the store that it is of.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Bytes on disk of the keys, metadata and values of prepares, committed ones included that no compaction has left
     /// out yet. 0 without a disk.
     fn prepare_bytes(&self) -> Result<u64, Failure> {
@@ -374,6 +379,10 @@ impl<S: ForwardingSnapshot> Snapshot for S {
 
     fn history_start(&self) -> Seqno {
         self.forward(|inner| inner.history_start())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.forward(|inner| inner.has_ended())
     }
 
     fn prepare_bytes(&self) -> Result<u64, Failure> {
