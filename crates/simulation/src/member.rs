@@ -95,6 +95,7 @@ impl Membership {
             limits: None,
             reads: 2,
             node_login: false,
+            moves_stores: false,
         };
         serde_json::to_vec(&member).unwrap_or_default()
     }

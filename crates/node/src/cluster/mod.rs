@@ -23,6 +23,7 @@ mod layout;
 mod life;
 pub(crate) mod manifest;
 pub mod membership;
+pub(crate) mod migrating;
 pub mod names;
 pub mod node_secret;
 pub mod noted;
@@ -32,6 +33,7 @@ mod removals;
 pub mod seen_users;
 pub mod serving;
 pub(crate) mod still_joining;
+mod stores;
 mod trouble;
 pub(crate) mod users;
 pub mod vouched;
@@ -62,6 +64,7 @@ use crate::node::{AnyMembership, Node};
 
 pub use config::ClusterConfig;
 pub use error::ClusterError;
+pub use migrating::ClusterMove;
 
 /// A node's membership in a cluster; ends when it is stopped.
 ///

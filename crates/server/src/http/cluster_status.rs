@@ -444,6 +444,7 @@ mod tests {
             limits: None,
             reads: 2,
             node_login: true,
+            moves_stores: true,
         };
         for (uuid, at) in [("a", 1), ("b", 3)] {
             view.members.insert(uuid.to_owned(), member(at));
