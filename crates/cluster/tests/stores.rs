@@ -144,7 +144,7 @@ fn it_is_written_and_read_with_state_and_reports() {
     let own = report.entries("u", false);
     let (whole, own): (Vec<_>, Vec<_>) = own.iter().partition(|(key, _)| !key.ends_with(BUCKET));
     let read = |json: &[u8]| serde_json::from_slice::<Report>(json).expect("a report");
-    assert!(read(whole[0].1).stores.is_empty(), "it stands with the revision that the bucket is as");
+    assert!(read(whole[0].1).stores.is_empty(), "it is beside the revision that the bucket is as");
     let own = read(own[0].1);
     assert_eq!((&own.stores, own.applied), (&report.stores, view.state.revision));
     let later = r#"{"stage":"dreaming","vbuckets":3,"more":1}"#;

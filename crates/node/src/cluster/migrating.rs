@@ -15,7 +15,7 @@ use crate::config::BucketSpec;
 use crate::management::BucketError;
 use crate::naming;
 
-/// How long whoever asks waits until the nodes that are alive have read it.
+/// How long a request waits until the nodes that are alive have read it.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// How far a cluster is with a bucket that goes to another store.
