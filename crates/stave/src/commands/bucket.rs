@@ -127,8 +127,13 @@ struct NewBucketFlags {
     /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
     quota: u64,
-    /// Whether documents are on disk, or in memory alone
-    #[arg(long = "type", value_name = "TYPE", value_parser = ["couchbase", "ephemeral"], default_value = "couchbase")]
+    /// Whether documents are on disk, or in memory alone; couchstore and magma are on disk, in this --backend
+    #[arg(
+        long = "type",
+        value_name = "TYPE",
+        value_parser = ["couchbase", "couchstore", "magma", "ephemeral"],
+        default_value = "couchbase"
+    )]
     kind: String,
     /// The store of a bucket on disk: couchstore if not given, magma for much more than fits into memory
     #[arg(long, value_name = "STORE", value_parser = ["couchstore", "magma"])]
@@ -174,6 +179,22 @@ struct BucketSettingFlags {
     /// Whether collections have a part in the history that do not say when they are made; true if not given
     #[arg(long, value_name = "true|false")]
     history_collections: Option<bool>,
+}
+
+impl NewBucketFlags {
+    /// As the form has them. `stave serve --bucket` has one word for both, which is a type here, too.
+    fn kind_and_backend(&self) -> anyhow::Result<(String, Option<String>)> {
+        if !["couchstore", "magma"].contains(&self.kind.as_str()) {
+            return Ok((self.kind.clone(), self.backend.clone()));
+        }
+        if let Some(backend) = self.backend.as_ref().filter(|backend| **backend != self.kind) {
+            let kind = &self.kind;
+            bail!(WrongArguments(format!(
+                "--type {kind} is a bucket in {kind}, and --backend says {backend}: leave one of them out"
+            )));
+        }
+        Ok(("couchbase".to_owned(), Some(self.kind.clone())))
+    }
 }
 
 impl BucketSettingFlags {
@@ -276,8 +297,9 @@ fn add(
     let mut fields = change.fields();
     fields.push(("name", name.to_owned()));
     fields.push(("ramQuota", new.quota.to_string()));
-    fields.push(("bucketType", new.kind.clone()));
-    fields.extend(new.backend.clone().map(|backend| ("storageBackend", backend)));
+    let (kind, backend) = new.kind_and_backend()?;
+    fields.push(("bucketType", kind));
+    fields.extend(backend.map(|backend| ("storageBackend", backend)));
     fields.extend(new.conflict_resolution.clone().map(|rule| ("conflictResolutionType", rule)));
     // The form has one replica if nothing is said, and a node alone refuses durable writes of such a bucket.
     let is_alone = change.replicas.is_none() && nodes(target) == Some(1);
