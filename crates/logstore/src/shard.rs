@@ -19,6 +19,7 @@ use crate::manifest::{Manifest, manifest_name};
 use crate::meta::{Edit, Point, RunMeta, ShardMeta};
 use crate::run::Run;
 use crate::segment::Segment;
+use crate::sizes::Sizes;
 use crate::view::{Commit, View};
 use crate::work::Work;
 
@@ -32,6 +33,10 @@ pub(crate) struct Shard {
     pub(crate) state: RwLock<ShardState>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) work: Mutex<Work>,
+    /// When the store was opened, in seconds since 1970.
+    pub(crate) opened_s: u64,
+    /// Bytes of the manifest.
+    pub(crate) manifest_bytes: AtomicU64,
     next_file: AtomicU64,
 }
 
@@ -49,6 +54,9 @@ pub(crate) struct ShardState {
     pub(crate) recorded: BTreeMap<u16, u64>,
     /// Bytes that are charged for what is known of each vBucket.
     charged: BTreeMap<u16, usize>,
+    /// When vBuckets were committed last in this life of the store, in seconds since 1970.
+    pub(crate) touched: BTreeMap<u16, u64>,
+    pub(crate) sizes: Sizes,
 }
 
 /// What is changed by one at a time.
@@ -83,7 +91,11 @@ impl Shard {
             all_refused: None,
             recorded: BTreeMap::new(),
             charged: BTreeMap::new(),
+            touched: BTreeMap::new(),
+            sizes: Sizes::default(),
         };
+        let manifest_bytes = AtomicU64::new(manifest.as_ref().map_or(0, Manifest::len));
+        let opened_s = u64::from(files.keeping.clock.unix_s());
         let writer = Writer { manifest, strays: Vec::new(), is_unsettled, beside: meta.beside };
         let shard = Shard {
             index,
@@ -94,6 +106,8 @@ impl Shard {
             state: RwLock::new(state),
             writer: Mutex::new(writer),
             work: Mutex::default(),
+            opened_s,
+            manifest_bytes,
             next_file,
         };
         {
@@ -101,6 +115,7 @@ impl Shard {
             for edit in meta.as_edits() {
                 shard.apply(&mut state, &edit);
             }
+            state.sum_files();
         }
         shard
     }
@@ -133,6 +148,8 @@ impl Shard {
         let before = if now == 0 { state.charged.remove(&vb) } else { state.charged.insert(vb, now) };
         self.account.charge(Part::Storage, now);
         self.account.release(Part::Storage, before.unwrap_or(0));
+        let bytes = state.meta.vbs.get(&vb).map(|meta| meta.bytes());
+        state.sizes.set(vb, bytes);
     }
 
     fn apply(&self, state: &mut ShardState, edit: &Edit) {
@@ -165,9 +182,13 @@ impl Shard {
                     segment.file.make_obsolete();
                 }
             }
+            Edit::Commit(commit) => {
+                state.touched.insert(commit.vb, u64::from(self.files.keeping.clock.unix_s()));
+            }
             Edit::Drop { vb } => {
                 state.refused.remove(vb);
                 state.recorded.remove(vb);
+                state.touched.remove(vb);
             }
             Edit::Damage { vb, what } => {
                 state.refused.insert(*vb, what.clone());
@@ -203,6 +224,7 @@ impl Shard {
         writer.is_unsettled = true;
         let manifest = Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?;
         self.files.count(Purpose::Manifests, manifest.len());
+        self.manifest_bytes.store(manifest.len(), Ordering::Relaxed);
         writer.manifest = Some(manifest);
         writer.is_unsettled = false;
         writer.beside = meta.beside;
@@ -260,6 +282,7 @@ impl Shard {
             manifest.write(edits)
         };
         self.files.count(Purpose::Manifests, manifest.len() - before);
+        self.manifest_bytes.store(manifest.len(), Ordering::Relaxed);
         // If it fails, or its sync does, another manifest is begun, which notes the number.
         writer.beside = writer.beside.max(beside);
         if written.is_err() {
@@ -272,6 +295,7 @@ impl Shard {
     pub(crate) fn written(&self, edits: &[Edit]) {
         let mut state = self.state.write();
         edits.iter().for_each(|edit| self.apply(&mut state, edit));
+        state.sum_files();
     }
 
     /// It is not known whether the record that was written last is durable.

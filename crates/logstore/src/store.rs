@@ -1,5 +1,6 @@
 //! The store: shards, and what they share.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -98,13 +99,17 @@ pub struct StoredMeta {
     pub usage: Usage,
 }
 
-/// What a vBucket takes, before compression.
+/// What a vBucket takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of its items in all segments.
+    /// Bytes of its items in all segments, before compression.
     pub bytes: u64,
     /// Bytes of those that count.
     pub live_bytes: u64,
+    /// Its share of the bytes of all files of its shard, in proportion to its items.
+    pub file_bytes: u64,
+    /// Bytes of them for the items that count.
+    pub used_bytes: u64,
 }
 
 /// How a store does.
@@ -126,6 +131,8 @@ pub struct LogStats {
     pub item_bytes: u64,
     /// Bytes of those that count.
     pub live_bytes: u64,
+    /// Bytes of replaced versions that are kept for rollbacks alone.
+    pub rollback_bytes: u64,
     /// What was written.
     pub written: WrittenBytes,
 }
@@ -149,15 +156,14 @@ impl LogStats {
 }
 
 impl StoredMeta {
-    fn of(meta: &VbMeta) -> StoredMeta {
+    fn of(meta: &VbMeta, usage: Usage) -> StoredMeta {
         let last = meta.last();
-        let (bytes, live_bytes) = meta.bytes();
         StoredMeta {
             commit: Commit { epoch: meta.epoch(), number: last.commit },
             high_seqno: last.high,
             purge_seqno: last.purge,
             state: last.state.clone(),
-            usage: Usage { bytes, live_bytes },
+            usage,
         }
     }
 }
@@ -250,7 +256,8 @@ impl LogStore {
         let shard = self.shard(vb);
         let state = shard.state.read();
         shard.check(&state, vb)?;
-        Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta)))
+        let usage = shard.usage(&state, vb).unwrap_or_default();
+        Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta, usage)))
     }
 
     /// The vBuckets that are stored, or that are refused.
@@ -344,14 +351,29 @@ impl LogStore {
     /// Rewrites what a vBucket shares segments with, until its own items waste little. `observe` may end it between two
     /// steps.
     pub fn reclaim(&self, vb: u16, observe: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), Failure> {
-        self.shard(vb).reclaim(vb, observe)
+        self.reclaim_all(&[vb].into(), observe)
+    }
+
+    /// The same for several vBuckets: what they share is rewritten once.
+    pub fn reclaim_all(
+        &self,
+        vbs: &BTreeSet<u16>,
+        observe: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        for shard in &self.shards {
+            let mine = vbs.iter().copied().filter(|vb| self.shard_of(*vb) == shard.index);
+            let mine: BTreeSet<u16> = mine.collect();
+            if !mine.is_empty() {
+                shard.reclaim(&mine, observe)?;
+            }
+        }
+        Ok(())
     }
 
     /// What a vBucket takes; `None` if there is none.
     pub fn usage(&self, vb: u16) -> Option<Usage> {
-        let state = self.shard(vb).state.read();
-        let (bytes, live_bytes) = state.meta.vbs.get(&vb)?.bytes();
-        Some(Usage { bytes, live_bytes })
+        let shard = self.shard(vb);
+        shard.usage(&shard.state.read(), vb)
     }
 
     /// How the store does.
@@ -371,7 +393,8 @@ impl LogStore {
                 stats.segment_bytes += segment.len;
                 stats.item_bytes += segment.bytes;
             }
-            stats.live_bytes += state.meta.live_bytes().values().sum::<u64>();
+            stats.live_bytes += state.sizes.live_bytes();
+            stats.rollback_bytes += state.meta.vbs.values().map(|meta| meta.pinned_bytes).sum::<u64>();
         }
         stats
     }
