@@ -50,7 +50,8 @@ pub use purge::{Erased, Purged, Purger};
 pub use run::Entry;
 pub use salvage::{Hole, LeftCommit, Salvage};
 pub use segment::Item;
-pub use store::{Config, LogStats, LogStore, StoredMeta, Usage};
+pub use sizes::Usage;
+pub use store::{Config, LogStats, LogStore, StoredMeta};
 pub use tuning::Tuning;
 pub use view::{Commit, View};
 

@@ -33,7 +33,7 @@ impl Shard {
                 let (all, live) = state.sizes.of(**vb);
                 is_share(meta.pinned_bytes, all, LEAST_PERCENT)
                     && is_share(all.saturating_sub(live), all, waste_percent)
-                    && self.rests(&state, **vb, now_s)
+                    && rests(&state, **vb, self.opened_s, now_s)
             });
             let less = resting.filter_map(|(vb, meta)| {
                 let recorded = *state.recorded.get(vb)?;
@@ -52,14 +52,15 @@ impl Shard {
         }
         self.log(&mut writer, &edits, &[]).map(|()| true)
     }
+}
 
-    fn rests(&self, state: &ShardState, vb: u16, now_s: u64) -> bool {
-        let since = match state.touched.get(&vb) {
-            Some(at) => at.saturating_add(REST_S),
-            None => self.opened_s.saturating_add(REST_AFTER_OPENING_S),
-        };
-        since <= now_s
-    }
+/// Whether a vBucket was not committed for so long that its replicas have what it has.
+fn rests(state: &ShardState, vb: u16, opened_s: u64, now_s: u64) -> bool {
+    let since = match state.touched.get(&vb) {
+        Some(at) => at.saturating_add(REST_S),
+        None => opened_s.saturating_add(REST_AFTER_OPENING_S),
+    };
+    since <= now_s
 }
 
 /// Whether a part is this share of all, in percent, and there is any.

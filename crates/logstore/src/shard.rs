@@ -36,7 +36,7 @@ pub(crate) struct Shard {
     /// When the store was opened, in seconds since 1970.
     pub(crate) opened_s: u64,
     /// Bytes of the manifest.
-    pub(crate) manifest_bytes: AtomicU64,
+    manifest_bytes: AtomicU64,
     next_file: AtomicU64,
 }
 
@@ -70,6 +70,15 @@ pub(crate) struct Writer {
     is_unsettled: bool,
     /// The caller's number that the manifest notes.
     beside: u64,
+}
+
+impl ShardState {
+    /// Adds up the files, some of which were added or removed.
+    fn sum_files(&mut self, manifest_bytes: u64) {
+        let runs: u64 = self.meta.runs.iter().map(|run| run.bytes).sum();
+        let segments: u64 = self.meta.segments.values().map(|segment| segment.len).sum();
+        self.sizes.set_files(runs + segments, manifest_bytes);
+    }
 }
 
 impl Shard {
@@ -115,7 +124,8 @@ impl Shard {
             for edit in meta.as_edits() {
                 shard.apply(&mut state, &edit);
             }
-            state.sum_files();
+            let manifest_bytes = shard.manifest_bytes.load(Ordering::Relaxed);
+            state.sum_files(manifest_bytes);
         }
         shard
     }
@@ -225,6 +235,7 @@ impl Shard {
         let manifest = Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?;
         self.files.count(Purpose::Manifests, manifest.len());
         self.manifest_bytes.store(manifest.len(), Ordering::Relaxed);
+        self.state.write().sum_files(manifest.len());
         writer.manifest = Some(manifest);
         writer.is_unsettled = false;
         writer.beside = meta.beside;
@@ -295,7 +306,7 @@ impl Shard {
     pub(crate) fn written(&self, edits: &[Edit]) {
         let mut state = self.state.write();
         edits.iter().for_each(|edit| self.apply(&mut state, edit));
-        state.sum_files();
+        state.sum_files(self.manifest_bytes.load(Ordering::Relaxed));
     }
 
     /// It is not known whether the record that was written last is durable.

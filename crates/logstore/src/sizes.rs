@@ -3,10 +3,19 @@
 //! *Guarantee:* the shares of all vBuckets of a shard add up to the bytes of its files, but for rounding.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
-use crate::shard::{Shard, ShardState};
-use crate::store::Usage;
+/// What a vBucket takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of its items in all segments, before compression.
+    pub bytes: u64,
+    /// Bytes of those that count.
+    pub live_bytes: u64,
+    /// Its share of the bytes of all files of its shard, in proportion to its items.
+    pub file_bytes: u64,
+    /// Bytes of them for the items that count.
+    pub used_bytes: u64,
+}
 
 /// Bytes of a shard's vBuckets and files.
 #[derive(Default)]
@@ -15,7 +24,7 @@ pub(crate) struct Sizes {
     of_vbs: BTreeMap<u16, (u64, u64)>,
     /// Bytes of the items of all of them.
     all: u64,
-    /// Bytes of segments and runs.
+    /// Bytes of all files.
     files: u64,
 }
 
@@ -39,25 +48,18 @@ impl Sizes {
     pub(crate) fn live_bytes(&self) -> u64 {
         self.of_vbs.values().map(|(_, live)| live).sum()
     }
-}
 
-impl ShardState {
-    /// Adds up the files, some of which were added or removed.
-    pub(crate) fn sum_files(&mut self) {
-        let runs: u64 = self.meta.runs.iter().map(|run| run.bytes).sum();
-        self.sizes.files = runs + self.meta.segments.values().map(|segment| segment.len).sum::<u64>();
+    /// The files have so many bytes: segments and runs, and the manifest.
+    pub(crate) fn set_files(&mut self, files: u64, manifest: u64) {
+        self.files = files + manifest;
     }
-}
 
-impl Shard {
     /// What a vBucket takes; `None` if there is none.
-    pub(crate) fn usage(&self, state: &ShardState, vb: u16) -> Option<Usage> {
-        let sizes = &state.sizes;
-        let (bytes, live_bytes) = *sizes.of_vbs.get(&vb)?;
-        let files = sizes.files + self.manifest_bytes.load(Ordering::Relaxed);
+    pub(crate) fn usage(&self, vb: u16) -> Option<Usage> {
+        let (bytes, live_bytes) = *self.of_vbs.get(&vb)?;
         // One without items has a part of the manifest.
-        let (part, all) = (u128::from(bytes) + 1, u128::from(sizes.all) + sizes.of_vbs.len() as u128);
-        let file_bytes = (u128::from(files) * part / all) as u64;
+        let (part, all) = (u128::from(bytes) + 1, u128::from(self.all) + self.of_vbs.len() as u128);
+        let file_bytes = (u128::from(self.files) * part / all) as u64;
         let live = u128::from(live_bytes.min(bytes)) + 1;
         let used_bytes = (u128::from(file_bytes) * live / part) as u64;
         Some(Usage { bytes, live_bytes, file_bytes, used_bytes })

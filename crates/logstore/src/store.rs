@@ -14,6 +14,7 @@ use crate::file::{Files, OpenFileStats, WrittenBytes};
 use crate::history::{HistoryUsage, Limits, Retention, begin_histories, end_histories};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
+use crate::sizes::Usage;
 use crate::tuning::Tuning;
 use crate::view::{Commit, View};
 
@@ -97,19 +98,6 @@ pub struct StoredMeta {
     pub state: Arc<[u8]>,
     /// What it takes.
     pub usage: Usage,
-}
-
-/// What a vBucket takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of its items in all segments, before compression.
-    pub bytes: u64,
-    /// Bytes of those that count.
-    pub live_bytes: u64,
-    /// Its share of the bytes of all files of its shard, in proportion to its items.
-    pub file_bytes: u64,
-    /// Bytes of them for the items that count.
-    pub used_bytes: u64,
 }
 
 /// How a store does.
@@ -256,7 +244,7 @@ impl LogStore {
         let shard = self.shard(vb);
         let state = shard.state.read();
         shard.check(&state, vb)?;
-        let usage = shard.usage(&state, vb).unwrap_or_default();
+        let usage = state.sizes.usage(vb).unwrap_or_default();
         Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta, usage)))
     }
 
@@ -372,8 +360,7 @@ impl LogStore {
 
     /// What a vBucket takes; `None` if there is none.
     pub fn usage(&self, vb: u16) -> Option<Usage> {
-        let shard = self.shard(vb);
-        shard.usage(&shard.state.read(), vb)
+        self.shard(vb).state.read().sizes.usage(vb)
     }
 
     /// How the store does.
