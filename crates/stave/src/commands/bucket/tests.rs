@@ -98,6 +98,7 @@ fn buckets_come_change_and_go() {
     assert_eq!((&json["maxTTL"], &json["replicaNumber"]), (&0.into(), &1.into()));
 
     assert_eq!(run("bucket delete cache --yes"), "bucket cache was deleted\n");
+    assert_eq!(run("bucket delete large --yes"), "bucket large was deleted\n");
     let json = run("bucket delete orders --yes --json");
     assert_eq!(json, "{\"done\":\"bucket orders was deleted\"}\n");
     assert_eq!(run("bucket list").lines().count(), 2);
