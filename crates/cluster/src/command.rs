@@ -6,6 +6,7 @@ mod failover;
 mod kept;
 mod limits;
 mod rebalance;
+mod stores;
 
 use serde_json::Value;
 
@@ -97,6 +98,18 @@ pub enum Command {
         manifest: Value,
         /// Ids that none of them has, and none before had.
         next_ids: NextIds,
+    },
+    /// A bucket goes to another store on all nodes, while they serve it.
+    MoveBucket {
+        /// Which.
+        name: String,
+        /// The store, as settings name it.
+        to: String,
+    },
+    /// A bucket that goes to another store goes back to the one in which it was.
+    CancelMove {
+        /// Which.
+        name: String,
     },
     /// All documents of a bucket are removed. Clients are told to try again until all nodes have done so.
     FlushBucket {
@@ -213,6 +226,32 @@ pub enum Refused {
     /// No vBucket of the bucket waits for damaged copies.
     #[error("no vBucket of bucket {0} waits for a damaged copy")]
     NothingToGiveUp(String),
+    /// The bucket goes to another store, or back.
+    #[error(
+        "bucket {name} {}",
+        if *is_cancelled {
+            "goes back to the store in which it was: wait for the end of that"
+        } else {
+            "is being moved to another store already: wait for its end, or cancel it"
+        }
+    )]
+    StoreMoves {
+        /// Which.
+        name: String,
+        /// Whether it goes back.
+        is_cancelled: bool,
+    },
+    /// The bucket goes to no other store.
+    #[error("bucket {0} is not being moved to another store")]
+    StoreStays(String),
+    /// The bucket is in the store that was asked for.
+    #[error("bucket {0} is kept in that store already")]
+    StoreIsThat(String),
+    /// A node would not move what it has.
+    #[error(
+        "{0} ({1}) runs a version of stave that does not move the buckets of a cluster: run this version on all nodes first"
+    )]
+    MovesNoStores(NodeId, String),
     /// The document would not be sound.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -232,6 +271,8 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         Command::Rebalance { eject } => rebalance::begin(view, eject)?,
         Command::CancelRebalance => rebalance::cancel(&view.state)?,
         Command::Eject { node } => eject(view, *node)?,
+        Command::MoveBucket { name, to } => stores::begin(view, name, to)?,
+        Command::CancelMove { name } => stores::cancel(&view.state, name)?,
         Command::GiveUpDamaged { name } => damage::give_up(view, name)?,
         Command::SetAutoFailover(settings) => {
             let mut state = view.state.next();

@@ -7,6 +7,7 @@ mod admission;
 mod choice;
 pub(crate) mod damage;
 mod moves;
+mod stores;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::store::Snapshot;
 use crate::view::View;
 
 pub use choice::{awaited, lacking, missed, settling};
+pub use stores::{MemberMove, store_moves};
 
 /// What a leader goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,7 @@ impl Leader {
         let next = admission::admit(view)
             .or_else(|| self.choose(view, now))
             .or_else(|| end_flushes(view))
+            .or_else(|| stores::end_store_moves(view))
             .or_else(|| damage::part_with(view))
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))

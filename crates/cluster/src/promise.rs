@@ -515,6 +515,8 @@ mod tests {
             reads: 2,
             limits: None,
             node_login: true,
+            timed_proofs: true,
+            moves_stores: true,
         };
         let members = state.nodes.values().map(|node| (node.uuid.clone(), member(node.incarnation)));
         View { state: state.clone(), members: members.collect(), ..View::default() }

@@ -10,6 +10,7 @@ use crate::damage::Damaged;
 use crate::keys;
 use crate::membership::is_other;
 use crate::state::{Address, Limits, NodeId, State};
+use crate::store_report::StoreReport;
 use crate::tenure::{Place, Relation};
 
 /// A node that is alive, as it says itself; goes when its lease runs out.
@@ -28,6 +29,12 @@ pub struct Member {
     /// Whether it lets nodes in that have the secret of the cluster's nodes, and has it: a version before did not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub node_login: bool,
+    /// Whether it takes proofs over HTTP that tell when they were made, and sends no others: the last version did not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub timed_proofs: bool,
+    /// Whether it brings buckets to the store that the state names: a version before did not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub moves_stores: bool,
 }
 
 /// How far a node has become what the document says.
@@ -157,6 +164,13 @@ pub struct Report {
     /// that is not over.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bound: BTreeMap<String, BTreeSet<NodeId>>,
+    /// Nodes that this one has had no connection to for long, by bucket, and why: its copies miss what changes there.
+    /// Versions before this field do not look at it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links_down: BTreeMap<String, BTreeMap<NodeId, String>>,
+    /// How far the node is with buckets that go to another store. Versions before this field do not look at it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stores: BTreeMap<String, StoreReport>,
     /// The newest revision that each bucket is as of which something was read from an entry of its own.
     #[serde(skip)]
     pub own: BTreeMap<String, u64>,
@@ -200,11 +214,13 @@ impl Report {
             kept: BTreeMap::new(),
             damaged: BTreeMap::new(),
             bound: BTreeMap::new(),
+            stores: BTreeMap::new(),
             ..self.clone()
         };
         let mut entries = BTreeMap::from([(keys::report(uuid), json(&whole))]);
         let copies = self.vbuckets.keys().chain(self.kept.keys());
-        let names: BTreeSet<&String> = copies.chain(self.damaged.keys()).chain(self.bound.keys()).collect();
+        let names: BTreeSet<&String> =
+            copies.chain(self.damaged.keys()).chain(self.bound.keys()).chain(self.stores.keys()).collect();
         for name in names {
             let only = |of: Option<&BTreeMap<u16, VbReport>>| {
                 of.map(|of| (name.clone(), of.clone())).into_iter().collect()
@@ -219,6 +235,7 @@ impl Report {
                 kept: self.kept.get(name).map(|kept| (name.clone(), kept.clone())).into_iter().collect(),
                 damaged: self.damaged.get(name).map(|of| (name.clone(), of.clone())).into_iter().collect(),
                 bound: self.bound.get(name).map(|bound| (name.clone(), bound.clone())).into_iter().collect(),
+                stores: self.stores.get(name).map(|of| (name.clone(), of.clone())).into_iter().collect(),
                 ..Report::default()
             };
             entries.insert(keys::bucket_report(uuid, name), json(&own));
@@ -234,6 +251,7 @@ impl Report {
             self.kept.extend(own.kept);
             self.bound.extend(own.bound);
             self.damaged.extend(own.damaged);
+            self.stores.extend(own.stores);
         }
     }
 

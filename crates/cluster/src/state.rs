@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenure::Tenure;
 
-pub use bucket::{Bucket, Chain, MAX_REPLICAS, NextIds, Step, majority, present};
+pub use bucket::{Bucket, Chain, MAX_REPLICAS, NextIds, Step, StoreMove, majority, present};
 pub use check::Invalid;
 pub use parts::{MAX_COMMIT_BYTES, Reader};
 

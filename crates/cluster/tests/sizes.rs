@@ -32,7 +32,18 @@ fn address(n: u32) -> Address {
 }
 
 fn member(n: u32, incarnation: u64) -> (String, Member) {
-    (uuid(n), Member { incarnation, address: address(n), reads: FORMAT, limits: None, node_login: true })
+    (
+        uuid(n),
+        Member {
+            incarnation,
+            address: address(n),
+            reads: FORMAT,
+            limits: None,
+            node_login: true,
+            timed_proofs: true,
+            moves_stores: true,
+        },
+    )
 }
 
 /// A cluster at rest.

@@ -20,6 +20,16 @@ impl CouchFile {
     /// Everything is read, not the roots only: a header may stand in the file that was never in force, because the
     /// sync of its data failed.
     pub fn rollback(&mut self, to_seqno: u64) -> Result<Option<u64>, Failure> {
+        self.rollback_where(to_seqno, |_| Ok(()))
+    }
+
+    /// The same, but passes over commits with which `accept` finds a fault: not all that stands in a file need be of the
+    /// one that the file is now.
+    pub fn rollback_where(
+        &mut self,
+        to_seqno: u64,
+        accept: impl Fn(&Snapshot) -> Result<(), Failure>,
+    ) -> Result<Option<u64>, Failure> {
         self.writer.check()?;
         let current = self.snapshot().header;
         assert!(
@@ -32,7 +42,7 @@ impl CouchFile {
         if current.update_seqno <= to_seqno {
             return Ok(Some(current.update_seqno));
         }
-        let Some(found) = find(self.writer.source(), &current, to_seqno)? else { return Ok(None) };
+        let Some(found) = find(self.writer.source(), &current, to_seqno, &accept)? else { return Ok(None) };
         self.header = Header { version: current.version, ..found };
         Ok(Some(self.header.update_seqno))
     }
@@ -86,13 +96,19 @@ impl Snapshot {
 }
 
 /// The newest header before `current` that fits. Links, where headers have them, only save the search.
-fn find(source: &Source, current: &Header, to_seqno: u64) -> Result<Option<Header>, Failure> {
+fn find(
+    source: &Source,
+    current: &Header,
+    to_seqno: u64,
+    accept: &dyn Fn(&Snapshot) -> Result<(), Failure>,
+) -> Result<Option<Header>, Failure> {
     let checksum = source.checksum;
     let mut fits = |header: &Header, source: &Source| {
         if source.checksum != checksum || header.update_seqno > to_seqno {
             return Err(source.damaged(header.offset, "this header does not fit"));
         }
         let snapshot = Snapshot::new(source.clone(), Arc::new(header.clone()), header.offset);
+        accept(&snapshot)?;
         read_everything(&snapshot)
     };
     Header::search(source, current.offset, &mut fits)

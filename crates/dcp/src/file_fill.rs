@@ -119,6 +119,7 @@ impl FileFill {
             buffer_bytes: BUFFER_BYTES,
             noop_interval_s: 1,
             features: FEATURES,
+            takes_files: false,
             change_streams: false,
         };
         let mut consumer = Consumer::led(bucket, config);

@@ -28,6 +28,7 @@ pub fn fuzz_consumer(bytes: &[u8]) {
         buffer_bytes: 1 << 20,
         noop_interval_s: 1,
         features: Features { collections: true, snappy: true, json: true },
+        takes_files: false,
         change_streams: true,
     };
     let mut consumer = Consumer::new(bucket, config);

@@ -33,6 +33,7 @@ impl World {
             buffer_bytes: 64 << 20,
             noop_interval_s: 1,
             features: Features { collections: true, snappy: true, json: true },
+            takes_files: false,
             change_streams: false,
         };
         let consumer = Consumer::new(Arc::clone(&bucket), config);

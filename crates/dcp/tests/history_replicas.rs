@@ -58,6 +58,7 @@ impl Link {
             buffer_bytes: 1 << 20,
             noop_interval_s: 1_000_000,
             features: FEATURES,
+            takes_files: false,
             change_streams,
         };
         let mut consumer = Consumer::new(Arc::clone(target), config);

@@ -18,7 +18,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use base::env::Task;
+use base::env::{Env, Task};
 use options::{Options, order};
 use serde_json::json;
 use server::acceptor::{self, Entrance};
@@ -28,6 +28,7 @@ use server::signals::{EarlySignals, Signal, SignalListener};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::config::DevError;
+use super::peer_user;
 use super::shared::Shared;
 
 /// Orders that are carried out at the same time, each on a thread of its own.
@@ -74,7 +75,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
     let desk = Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) };
-    let app = router(desk, Listens::at(&[addr]));
+    let app = router(desk, Listens::at(&[addr]), shared.env.clone());
     let entrance = Entrance { listener, tls: None };
     let serving = Serving {
         limits: HttpLimits::default(),
@@ -109,7 +110,7 @@ struct Desk {
     places: Arc<Semaphore>,
 }
 
-fn router(desk: Desk, listens: Listens) -> Router {
+fn router(desk: Desk, listens: Listens, env: Env) -> Router {
     let all = Router::new()
         .route("/v1/dev", get(tell))
         .route("/v1/dev/", get(tell))
@@ -133,6 +134,7 @@ fn router(desk: Desk, listens: Listens) -> Router {
     Router::new()
         .fallback_service(all)
         .layer(middleware::from_fn(name_methods))
+        .layer(middleware::from_fn_with_state(env, peer_user::check))
         .layer(middleware::from_fn_with_state(listens, origin::check))
 }
 

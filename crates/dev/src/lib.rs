@@ -9,6 +9,7 @@ mod doors;
 mod gate;
 mod node;
 mod orders;
+mod peer_user;
 mod shared;
 mod status;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::Part;
-use base::memory::{HeapUsage, Parts, trim_system, trim_system_above};
+use base::memory::{HeapUsage, Parts, trim_system, trim_system_above, trim_system_in_time};
 
 use crate::bucket_core::Core;
 use crate::keeper::{Chore, Next, Slice};
@@ -39,7 +39,11 @@ impl AccountFigures {
 
 /// Bounds what the system's allocator keeps beside a bucket's quota of what was freed.
 pub(crate) fn limit_free_memory(memory: &MemoryAccount) {
-    trim_system_above((memory.quota_bytes() / MOST_FREE_ONE_IN).max(LEAST_MOST_FREE_BYTES));
+    trim_system_above(most_free_bytes(memory));
+}
+
+fn most_free_bytes(memory: &MemoryAccount) -> u64 {
+    (memory.quota_bytes() / MOST_FREE_ONE_IN).max(LEAST_MOST_FREE_BYTES)
 }
 
 impl Core {
@@ -79,7 +83,7 @@ impl AccountCheck {
         let used = core.memory.used_bytes();
         if std::mem::replace(&mut self.used_bytes, used) != used {
             self.is_trimmed = false;
-            limit_free_memory(&core.memory);
+            trim_system_in_time(core.env.clock.monotonic(), most_free_bytes(&core.memory));
         } else if !std::mem::replace(&mut self.is_trimmed, true) {
             core.context.heap.trim();
             core.context.tables.trim();

@@ -51,7 +51,8 @@ pub enum BucketSnapshotRefusal {
     Unknown,
     /// The flusher has not come to its moment yet.
     NotReady,
-    /// It has nothing of this vBucket any more: the vBucket's role or history changed, or the disk failed.
+    /// It has nothing of this vBucket any more: the vBucket's role or history changed, the bucket went to another store,
+    /// or the disk failed.
     Lost,
 }
 
@@ -291,6 +292,7 @@ impl<'a> BucketSnapshots<'a> {
         if !self.is_present(&moment.ok_or(BucketSnapshotRefusal::Unknown)?) {
             kept.lose(vb);
         }
+        kept.lose_cut_off();
         let parts = kept.parts.lock();
         let part = parts.get(&vb).ok_or(BucketSnapshotRefusal::Unknown)?;
         match &part.content {
@@ -314,6 +316,7 @@ impl<'a> BucketSnapshots<'a> {
             }
             let moments: Vec<VbMoment> = kept.parts.lock().values().map(|part| part.moment).collect();
             moments.iter().filter(|one| !self.is_present(one)).for_each(|one| kept.lose(one.vb));
+            kept.lose_cut_off();
         }
     }
 

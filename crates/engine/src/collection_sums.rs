@@ -9,7 +9,7 @@ use vbucket::{CollectionOps, Manifest};
 use crate::change_marks::Figure;
 use crate::file_sums::{FileSums, of_id};
 use crate::shard::Shard;
-use crate::shard_guard::Holder;
+use crate::shard_guard::{Holder, ShardGuard};
 use crate::vbuckets::VBuckets;
 
 /// What a bucket has of one collection, over all vBuckets: documents of active ones, memory and operations of all.
@@ -40,21 +40,37 @@ type StoredDocuments = Vec<(CollectionId, u64)>;
 
 /// What some vBuckets have of collections, by id, without files. Those of which they have nothing are left out.
 #[derive(Default)]
-struct Summing(Vec<(CollectionId, CollectionTotals)>);
+struct Summing {
+    all: Vec<(CollectionId, CollectionTotals)>,
+    /// What one vBucket has, in its order.
+    seen: Vec<(CollectionId, CollectionTotals)>,
+}
 
 impl Summing {
-    /// Adds a vBucket; `stored` has the documents of one that is not loaded yet.
-    fn add(&mut self, shard: &Shard, stored: Option<&StoredDocuments>) {
-        let Summing(all) = self;
-        let mut hint = 0;
-        let mut add = |id: CollectionId, totals: &CollectionTotals| {
-            if *totals != CollectionTotals::default() {
-                let at = of_id(all, &mut hint, id);
-                all[at].1.add(totals);
+    /// Locks a vBucket, with room for what it has: nothing is allocated under its lock, where the allocator may have to ask
+    /// the system, or wait for a thread that has to.
+    fn hold<'a>(&mut self, vbuckets: &'a VBuckets, vb: VbId) -> ShardGuard<'a> {
+        self.seen.clear();
+        loop {
+            let shard = vbuckets.hold(vb, Holder::Stats);
+            let most = shard.collection_ops_before.len() + shard.vb.collections().open_len();
+            if most <= self.seen.capacity() {
+                return shard;
+            }
+            drop(shard);
+            self.seen.reserve(most);
+        }
+    }
+
+    /// Sees what a vBucket has that [`Summing::hold`] has locked; `stored` has the documents of one that is not loaded yet.
+    fn see(&mut self, shard: &Shard, stored: Option<&StoredDocuments>) {
+        let mut add = |id: CollectionId, totals: CollectionTotals| {
+            if totals != CollectionTotals::default() {
+                self.seen.push((id, totals));
             }
         };
         for (id, ops) in &shard.collection_ops_before {
-            add(*id, &CollectionTotals { ops: *ops, ..CollectionTotals::default() });
+            add(*id, CollectionTotals { ops: *ops, ..CollectionTotals::default() });
         }
         if !shard.exists {
             return;
@@ -69,8 +85,17 @@ impl Summing {
                 }
             };
             let (memory_bytes, ops) = (held.bytes, one.ops());
-            add(one.id, &CollectionTotals { documents, memory_bytes, disk_bytes: 0, ops });
+            add(one.id, CollectionTotals { documents, memory_bytes, disk_bytes: 0, ops });
         });
+    }
+
+    /// Adds what was seen, once the vBucket is not locked any more.
+    fn add(&mut self) {
+        let mut hint = 0;
+        for (id, totals) in &self.seen {
+            let at = of_id(&mut self.all, &mut hint, *id);
+            self.all[at].1.add(totals);
+        }
     }
 }
 
@@ -102,24 +127,27 @@ impl CollectionSums {
         groups.resize_with(usize::from(marks.groups()), Box::default);
         again.resize(groups.len(), false);
         marks.take(Figure::Collections, |group| again[usize::from(group)] = true);
+        let mut sums = Summing::default();
         for (at, again) in again.iter_mut().enumerate().filter(|(_, again)| **again) {
             *again = false;
             *version += 1;
-            let mut sums = Summing::default();
+            sums.all.clear();
             for vb in marks.vbuckets(at as u16).map(VbId) {
-                let shard = vbuckets.hold(vb, Holder::Stats);
-                if !shard.exists || shard.unloaded.is_none() {
-                    sums.add(&shard, None);
-                    continue;
+                let mut shard = sums.hold(vbuckets, vb);
+                let mut stored = None;
+                if shard.exists && shard.unloaded.is_some() {
+                    // Files are not looked at under the lock.
+                    drop(shard);
+                    let documents = stored_documents(store, vb);
+                    shard = sums.hold(vbuckets, vb);
+                    stored = shard.unloaded.is_some().then_some(documents);
+                    *again = true;
                 }
-                // Files are not looked at under the lock.
+                sums.see(&shard, stored.as_ref());
                 drop(shard);
-                let stored = stored_documents(store, vb);
-                let shard = vbuckets.hold(vb, Holder::Stats);
-                sums.add(&shard, shard.unloaded.is_some().then_some(&stored));
-                *again = true;
+                sums.add();
             }
-            groups[at] = sums.0.into();
+            groups[at] = sums.all.as_slice().into();
         }
     }
 

@@ -25,12 +25,31 @@ use crate::tasks::{StoreOp, TaskId};
 
 /// How often the compactor looks for files that waste much.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often it looks at files of which none has been written since: for one that was left alone for a while.
+const LOOK_UNCHANGED_EVERY: Duration = Duration::from_secs(60);
 /// How long it pauses after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// A file of so few bytes is copied in less time than its syncs take.
 const SHORT_BYTES: u64 = 1 << 20;
 /// Items that are looked at under a vBucket's lock at once.
 const SLICE_ITEMS: usize = 256;
+
+/// When the compactor looked at all files, and what had changed them by then.
+struct Look {
+    at: Duration,
+    /// Of the flusher and the filer: what they write leaves waste, and makes filters stale.
+    filer_steps: u64,
+    /// A file may not be encrypted as a new one would be.
+    key_changes: u64,
+}
+
+impl Look {
+    /// Whether this look, which found nothing to do, makes `next` unnecessary.
+    fn is_enough(&self, next: &Look) -> bool {
+        let is_same = (self.filer_steps, self.key_changes) == (next.filer_steps, next.key_changes);
+        is_same && next.at.saturating_sub(self.at) < LOOK_UNCHANGED_EVERY
+    }
+}
 
 /// Compactions of files, and what they find expired.
 pub struct Compaction {
@@ -139,13 +158,29 @@ impl Compaction {
         if self.core.is_ephemeral() {
             return;
         }
-        let mut pause = LOOK_EVERY;
+        let (mut pause, mut last) = (LOOK_EVERY, None);
         while self.queue.pause(pause) {
-            pause = match self.compact_step() {
+            let look = self.look();
+            if last.as_ref().is_some_and(|last: &Look| last.is_enough(&look)) && !self.queue.is_asked() {
+                pause = LOOK_EVERY;
+                continue;
+            }
+            let progress = self.compact_step();
+            last = (progress == Progress::Idle).then_some(look);
+            pause = match progress {
                 Progress::Worked => Duration::ZERO,
                 Progress::Idle => LOOK_EVERY,
                 Progress::Failed => PAUSE_AFTER_FAILURE,
             };
+        }
+    }
+
+    /// What a look at the files finds out depends on this.
+    fn look(&self) -> Look {
+        Look {
+            at: self.core.env.clock.monotonic(),
+            filer_steps: self.flushing.filer.steps_with_work(),
+            key_changes: self.core.env.disk.key_changes(),
         }
     }
 
@@ -192,6 +227,7 @@ impl Compaction {
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
             observe: &|progress| self.queue.progress(vb, progress),
+            others_wait: &|| self.queue.waits(),
         };
         let compacted =
             self.core.tasks.store_op(StoreOp::Compact, || self.core.store.compact(vb, &compaction));
@@ -290,6 +326,22 @@ impl Compaction {
                 }
             }
             drop(freed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_unchanged_are_looked_at_seldom() {
+        let look =
+            |at_s, filer_steps, key_changes| Look { at: Duration::from_secs(at_s), filer_steps, key_changes };
+        let last = look(100, 7, 1);
+        assert!(last.is_enough(&look(110, 7, 1)) && last.is_enough(&look(159, 7, 1)));
+        for changed in [look(110, 8, 1), look(110, 7, 2), look(160, 7, 1)] {
+            assert!(!last.is_enough(&changed));
         }
     }
 }

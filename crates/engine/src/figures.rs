@@ -49,23 +49,27 @@ impl VbucketSums {
         let marks = vbuckets.marks();
         self.groups.resize_with(usize::from(marks.groups()), Box::default);
         let mut any = false;
+        let mut sums: Vec<(usize, StateStats)> = Vec::new();
         marks.take(Figure::Stats, |group| {
             any = true;
-            let mut sums: Vec<(usize, StateStats)> = Vec::new();
+            sums.clear();
             for vb in marks.vbuckets(group).map(VbId) {
+                // Under the lock a vBucket is read, and nothing is allocated or added up.
                 let shard = vbuckets.hold(vb, Holder::Stats);
-                let place = if shard.is_told() { shard.vb.state() as usize - 1 } else { DELETED };
+                let ops = shard.ops;
+                let stats = shard.is_told().then(|| VbStats::of(&shard));
+                drop(shard);
+                let place = stats.as_ref().map_or(DELETED, |stats| stats.state as usize - 1);
                 let at = sums.iter().position(|(of, _)| *of == place).unwrap_or_else(|| {
                     sums.push((place, StateStats::default()));
                     sums.len() - 1
                 });
-                if shard.is_told() {
-                    sums[at].1.enter(&VbStats::of(&shard));
-                } else {
-                    sums[at].1.count_deleted(&shard.ops);
+                match stats {
+                    Some(stats) => sums[at].1.enter(&stats),
+                    None => sums[at].1.count_deleted(&ops),
                 }
             }
-            self.groups[usize::from(group)] = sums.into();
+            self.groups[usize::from(group)] = sums.as_slice().into();
         });
         if any {
             self.sum = StateSums::default();

@@ -150,6 +150,25 @@ impl IncomingFile {
         self.folder.join(format!("{}.couch.1", self.vb))
     }
 
+    /// Opens the whole file; `None` if it is not there. Reads the disk.
+    pub(crate) fn open(&self, env: &Env) -> Result<Option<(Couch, VbId)>, Failure> {
+        let path = self.path();
+        // A folder that is not there holds no file.
+        let names = env.disk.read_dir(&self.folder).unwrap_or_default();
+        if !names.iter().any(|name| path.ends_with(name)) {
+            return Ok(None);
+        }
+        Couch::open_file(env.clone(), &path, CouchConfig::default()).map(Some)
+    }
+
+    /// Removes what came, with its folder; fine if nothing did.
+    pub(crate) fn remove(&self, env: &Env) -> std::io::Result<()> {
+        match env.disk.remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Notes that a part with this name is written. Whether one was before, since the bucket was opened, with nothing else
     /// behind it: then what is of it in the folder is what was written.
     pub fn goes_on(&self, part: &str) -> bool {
@@ -257,19 +276,12 @@ impl FileSnapshots<'_> {
 
     /// What is in a file that came; `None` if none did. Reads the disk.
     pub fn read_incoming(&self, file: &IncomingFile) -> Result<Option<Box<dyn Snapshot>>, Failure> {
-        let path = file.path();
-        // A folder that is not there holds no file.
-        let names = self.env.disk.read_dir(file.folder()).unwrap_or_default();
-        if !names.iter().any(|name| path.ends_with(name)) {
-            return Ok(None);
-        }
-        let (couch, vb) = Couch::open_file(self.env.clone(), &path, CouchConfig::default())?;
-        couch.snapshot(vb)
+        file.open(self.env)?.map_or(Ok(None), |(couch, vb)| couch.snapshot(vb))
     }
 
     /// Removes a file that came, with its folder.
     pub fn remove_incoming(&self, file: &IncomingFile) -> std::io::Result<()> {
-        self.env.disk.remove_dir_all(file.folder())
+        file.remove(self.env)
     }
 
     /// Ends the snapshot of a vBucket.

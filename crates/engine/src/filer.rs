@@ -1,4 +1,7 @@
 //! Work of the store behind the saves, on a thread of its own: bringing the files up to date.
+//!
+//! While there are saves the thread looks every [`LOOK_EVERY`] whether something is due. When there were none for a while it
+//! rests, and the next save wakes it: a node has 30 buckets, and most of them have nothing to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +17,10 @@ use crate::tasks::{StoreOp, TaskId};
 
 /// How often the filer looks whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Looks without a save or work before it rests: what was saved last is due after a second without another save.
+const LOOKS_BEFORE_REST: u32 = 20;
+/// How often it looks at rest: for what becomes due without a save, such as another try after a failure.
+const LOOK_AT_REST_EVERY: Duration = Duration::from_secs(1);
 /// How long it pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -21,10 +28,22 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// documents frees nothing until they are filed.
 const UNFILED_ONE_IN: u64 = 16;
 
-/// Lets the thread end.
+#[derive(Default)]
+struct FilerState {
+    is_stopping: bool,
+    is_resting: bool,
+    /// Something was saved since the last look.
+    has_saved: bool,
+    /// Looks since then that found nothing to do.
+    idle_looks: u32,
+    /// Saves, and steps of its own that found something to do.
+    steps_with_work: u64,
+}
+
+/// Lets the thread rest, and end.
 #[derive(Default)]
 pub(crate) struct Filer {
-    stopping: Mutex<bool>,
+    state: Mutex<FilerState>,
     wake: Condvar,
     /// Whether the last step failed: what stays wrong is logged once, and seldom if it comes and goes.
     is_failing: AtomicBool,
@@ -32,18 +51,64 @@ pub(crate) struct Filer {
     told_of_end: RateLimit,
 }
 
+impl FilerState {
+    fn is_at_rest(&self) -> bool {
+        !self.is_stopping && !self.has_saved && self.idle_looks >= LOOKS_BEFORE_REST
+    }
+
+    fn looks_again(&mut self) {
+        let has_saved = std::mem::take(&mut self.has_saved);
+        self.idle_looks = if has_saved { 0 } else { self.idle_looks.saturating_add(1) };
+    }
+}
+
 impl Filer {
     /// Waits a while; false if the filer shall stop.
     fn pause(&self, time: Duration) -> bool {
-        let mut stopping = self.stopping.lock();
-        if !*stopping {
-            self.wake.wait_for(&mut stopping, time);
+        let mut state = self.state.lock();
+        if !state.is_stopping {
+            self.wake.wait_for(&mut state, time);
         }
-        !*stopping
+        !state.is_stopping
     }
 
-    fn is_stopping(&self) -> bool {
-        *self.stopping.lock()
+    /// Waits until the next look after one that found nothing to do; false if the filer shall stop.
+    fn pause_idle(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.is_at_rest() {
+            state.is_resting = true;
+            self.wake.wait_for(&mut state, LOOK_AT_REST_EVERY);
+            state.is_resting = false;
+        }
+        // What is saved is filed together with what comes soon after it.
+        if !state.is_stopping && !state.is_at_rest() {
+            self.wake.wait_for(&mut state, LOOK_EVERY);
+        }
+        state.looks_again();
+        !state.is_stopping
+    }
+
+    /// Notes that a look found something to do; false if the filer shall stop.
+    fn worked(&self) -> bool {
+        let mut state = self.state.lock();
+        state.idle_looks = 0;
+        state.steps_with_work += 1;
+        !state.is_stopping
+    }
+
+    /// Counts up whenever something was written: a save, or a step of the filer.
+    pub(crate) fn steps_with_work(&self) -> u64 {
+        self.state.lock().steps_with_work
+    }
+
+    /// Something was saved, which is to be filed.
+    pub(crate) fn saved(&self) {
+        let mut state = self.state.lock();
+        state.has_saved = true;
+        state.steps_with_work += 1;
+        if std::mem::take(&mut state.is_resting) {
+            self.wake.notify_all();
+        }
     }
 }
 
@@ -60,8 +125,8 @@ impl Flushing {
         }
         loop {
             let go_on = match self.file_step() {
-                Progress::Worked => !self.filer.is_stopping(),
-                Progress::Idle => self.filer.pause(LOOK_EVERY),
+                Progress::Worked => self.filer.worked(),
+                Progress::Idle => self.filer.pause_idle(),
                 Progress::Failed => self.filer.pause(PAUSE_AFTER_FAILURE),
             };
             if !go_on {
@@ -72,7 +137,7 @@ impl Flushing {
 
     /// Lets the filer's thread end after its present step.
     pub fn stop_filer(&self) {
-        *self.filer.stopping.lock() = true;
+        self.filer.state.lock().is_stopping = true;
         self.filer.wake.notify_all();
     }
 }
@@ -125,5 +190,62 @@ fn file(flushing: &Flushing) -> Progress {
             }
             Progress::Failed
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that rests once it pauses.
+    fn tired() -> Filer {
+        let filer = Filer::default();
+        filer.state.lock().idle_looks = LOOKS_BEFORE_REST;
+        filer
+    }
+
+    #[test]
+    fn a_filer_rests_when_nothing_was_saved_for_a_while() {
+        let mut state = FilerState::default();
+        for _ in 0..LOOKS_BEFORE_REST {
+            assert!(!state.is_at_rest());
+            state.looks_again();
+        }
+        assert!(state.is_at_rest());
+        state.has_saved = true;
+        assert!(!state.is_at_rest());
+        state.looks_again();
+        assert_eq!((state.idle_looks, state.is_at_rest()), (0, false), "it looks again for as long");
+        let quiet_for = LOOK_EVERY * LOOKS_BEFORE_REST;
+        assert!(quiet_for > Duration::from_secs(1), "what was saved last is due before that");
+    }
+
+    #[test]
+    fn a_save_ends_the_rest_and_so_does_the_stop() {
+        for is_saved in [true, false] {
+            let filer = tired();
+            std::thread::scope(|scope| {
+                let resting = scope.spawn(|| filer.pause_idle());
+                while !filer.state.lock().is_resting {
+                    std::thread::yield_now();
+                }
+                if is_saved {
+                    filer.saved();
+                } else {
+                    filer.state.lock().is_stopping = true;
+                    filer.wake.notify_all();
+                }
+                assert_eq!(resting.join().expect("it ends"), is_saved);
+            });
+            let looks = filer.state.lock().idle_looks;
+            assert_eq!(looks, if is_saved { 0 } else { LOOKS_BEFORE_REST + 1 });
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_counted() {
+        let filer = Filer::default();
+        filer.saved();
+        assert!(filer.worked() && filer.steps_with_work() == 2);
     }
 }

@@ -180,6 +180,7 @@ impl Flushing {
         settled.tell();
         self.free(&mut removed);
         self.replicas.tell_replica_room();
+        self.filer.saved();
         progress
     }
 

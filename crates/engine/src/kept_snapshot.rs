@@ -31,6 +31,11 @@ impl KeptSnapshot {
         KeptSnapshot { snapshot: Arc::new(Mutex::new(snapshot)), dropped, was_read, _open: Arc::new(open) }
     }
 
+    /// Whether the bucket has left the store that it is of; not known while it is read. It is no read.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.snapshot.try_lock().is_some_and(|snapshot| snapshot.has_ended())
+    }
+
     /// Collections that were dropped by then and whose documents may still be in it.
     pub(crate) fn dropped(&self) -> &[(CollectionId, Seqno)] {
         &self.dropped

@@ -42,6 +42,7 @@ mod figures;
 mod file_snapshot;
 mod file_sums;
 mod filer;
+mod fill_by_file;
 mod flush_queue;
 mod flusher;
 mod follower;
@@ -136,6 +137,7 @@ pub use fetcher::{FetchStats, Fetching, read_from_disk};
 pub use file_snapshot::{
     FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRefusal, FileSnapshots, IncomingFile,
 };
+pub use fill_by_file::FileFillFailure;
 pub use flush_queue::FlushQueue;
 pub use flusher::Flushing;
 pub use follower::Follower;

@@ -49,42 +49,20 @@ fn load_vbucket(loading: &Loading) -> Progress {
     }
 }
 
+/// What was read of a slice.
+struct SliceRead {
+    /// Where the rest of it begins, if there is any.
+    rest: Option<Seqno>,
+    has_room: bool,
+    values: u64,
+}
+
 fn warm_slice(loading: &Loading) -> Progress {
     if loading.core.memory.is_above_low_watermark() {
         loading.warmup.stop_at_watermark(loading.core.env.clock.monotonic());
     }
     let Some(slice) = loading.warmup.take_slice() else { return Progress::Idle };
-    let mut read: Vec<Version> = Vec::new();
-    let mut bytes = 0;
-    let (mut rest, mut has_room) = (None, true);
-    let scanned = loading.core.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
-        let seqno = version.meta().by_seqno;
-        if seqno > slice.end {
-            return ControlFlow::Break(());
-        }
-        // What was read is charged already.
-        has_room = !loading.core.memory.is_above_low_watermark();
-        if !has_room || bytes >= STEP_BYTES || loading.warmup.is_stopping() {
-            rest = Some(seqno);
-            return ControlFlow::Break(());
-        }
-        if version.value_bytes() > 0 {
-            bytes += version.allocated_bytes();
-            read.push(version);
-        }
-        ControlFlow::Continue(())
-    });
-    if let Err(failure) = scanned {
-        // Whoever asks for one of these values is told about its own.
-        loading.core.failure_log.failed(loading.core.name(), slice.vb, Failed::LoadAhead, &failure);
-    }
-    let mut values = 0;
-    for version in read {
-        values += u64::from(matches!(
-            loading.fetching.bring(slice.vb, slice.incarnation, version),
-            Brought::Placed(_)
-        ));
-    }
+    let SliceRead { rest, has_room, values } = loading.read_slice(&slice);
     if !has_room {
         loading.warmup.stop_at_watermark(loading.core.env.clock.monotonic());
     }
@@ -218,6 +196,56 @@ impl Loading {
         let left = self.core.memory.low_watermark_bytes().saturating_sub(self.core.memory.used_bytes());
         let fit = if self.core.evicts_whole() { left / LEAST_ITEM_BYTES } else { u64::MAX };
         items.min(fit) as usize
+    }
+
+    /// Reads values of a slice, as long as there is room for them.
+    fn read_slice(&self, slice: &Slice) -> SliceRead {
+        let mut read: Vec<Version> = Vec::new();
+        let mut bytes = 0;
+        let (mut rest, mut has_room) = (None, true);
+        let scanned = self.core.store.scan(slice.vb, slice.from, Values::Read, &mut |version| {
+            let seqno = version.meta().by_seqno;
+            if seqno > slice.end {
+                return ControlFlow::Break(());
+            }
+            // What was read is charged already.
+            has_room = !self.core.memory.is_above_low_watermark();
+            if !has_room || bytes >= STEP_BYTES || self.warmup.is_stopping() {
+                rest = Some(seqno);
+                return ControlFlow::Break(());
+            }
+            if version.value_bytes() > 0 {
+                bytes += version.allocated_bytes();
+                read.push(version);
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(failure) = scanned {
+            // Whoever asks for one of these values is told about its own.
+            self.core.failure_log.failed(self.core.name(), slice.vb, Failed::LoadAhead, &failure);
+        }
+        let mut values = 0;
+        for version in read {
+            let brought = self.fetching.bring(slice.vb, slice.incarnation, version);
+            values += u64::from(matches!(brought, Brought::Placed(_)));
+        }
+        SliceRead { rest, has_room, values }
+    }
+
+    /// Loads the values of a vBucket that was filled with a file, those changed last first, while there is room.
+    pub(crate) fn warm_filled(&self, vb: VbId, high_seqno: Seqno, items: u64) {
+        let incarnation = self.core.vbuckets.hold(vb, Holder::Loader).incarnation;
+        let mut next = Some(Slice::newest(vb, incarnation, high_seqno, items));
+        while let Some(slice) = next.filter(|_| !self.warmup.is_stopping()) {
+            let SliceRead { rest, has_room, .. } = self.read_slice(&slice);
+            if !has_room {
+                return;
+            }
+            next = match rest {
+                Some(from) => Some(slice.rest(from)),
+                None => slice.below(),
+            };
+        }
     }
 
     fn install(&self, vb: VbId, incarnation: u64, loaded: Loaded) -> Progress {

@@ -34,7 +34,7 @@ impl SnapshotFiles {
     }
 
     /// How many more there may be now.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.most.saturating_sub(self.open.load(Ordering::Relaxed))
     }
 

@@ -111,7 +111,7 @@ impl Roles {
     }
 
     /// Puts what is stored now in the place of a vBucket, without its documents.
-    fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
+    pub(crate) fn begin_again(&self, vb: VbId, stored: Option<StoredVb>) -> Result<(), Refusal> {
         let counts = stored.as_ref().map(|stored| stored.counts);
         let new = match stored {
             Some(stored) => VBucket::new(vb, &self.core.context, origin(&self.core.env, stored)),
@@ -133,7 +133,7 @@ impl Roles {
     }
 
     /// Loads the documents of a vBucket that has none in memory; one whose documents cannot be read is dead.
-    fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
+    pub(crate) fn reload(&self, vb: VbId) -> Result<(), kvstore::Failure> {
         let Some(counts) = self.core.vbuckets.hold(vb, Holder::Roles).unloaded else { return Ok(()) };
         match self.loading.read_documents(vb, &counts) {
             Ok(Some(loaded)) => {

@@ -182,8 +182,9 @@ fn wait<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> Mut
 /// A vBucket that is locked; unlocked when it is dropped.
 pub(crate) struct ShardGuard<'a> {
     shard: MutexGuard<'a, Shard>,
-    /// Noted there before it is changed.
+    /// Noted there before the first change: a look that takes the mark waits for this lock then, and sees all changes.
     marks: &'a ChangeMarks,
+    is_marked: bool,
     /// Dropped after the lock is released.
     _timing: Option<Timing<'a>>,
 }
@@ -209,7 +210,7 @@ impl<'a> ShardGuard<'a> {
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
         let timing = if is_timed { Some(Timing::begin(times, clock, holder)) } else { None };
-        ShardGuard { shard, marks, _timing: timing }
+        ShardGuard { shard, marks, is_marked: false, _timing: timing }
     }
 }
 
@@ -239,7 +240,9 @@ impl Deref for ShardGuard<'_> {
 impl DerefMut for ShardGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Shard {
-        self.marks.mark(self.shard.vb.id());
+        if !std::mem::replace(&mut self.is_marked, true) {
+            self.marks.mark(self.shard.vb.id());
+        }
         &mut self.shard
     }
 }

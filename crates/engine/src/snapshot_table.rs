@@ -78,6 +78,17 @@ impl Kept {
         self.parts.lock().values().any(|part| matches!(part.content, Content::Waits(_)))
     }
 
+    /// Has nothing any more of the vBuckets whose store the bucket has left.
+    pub(crate) fn lose_cut_off(&self) {
+        let is_cut_off = |part: &Part| match &part.content {
+            Content::Kept(Some(snapshot)) => snapshot.is_cut_off(),
+            _ => false,
+        };
+        let lost: Vec<VbId> =
+            self.parts.lock().iter().filter(|(_, part)| is_cut_off(part)).map(|(vb, _)| *vb).collect();
+        lost.into_iter().for_each(|vb| self.lose(vb));
+    }
+
     /// Has nothing of a vBucket any more; its place is free when those who read it have ended.
     pub(crate) fn lose(&self, vb: VbId) {
         let mut parts = self.parts.lock();

@@ -69,8 +69,13 @@ impl Slice {
         Slice { vb, incarnation, from: Seqno(high.0.saturating_sub(width) + 1), end: high, width }
     }
 
+    /// What is left of it behind what was read.
+    pub(crate) fn rest(self, from: Seqno) -> Slice {
+        Slice { from, ..self }
+    }
+
     /// The slice below this one.
-    fn below(self) -> Option<Slice> {
+    pub(crate) fn below(self) -> Option<Slice> {
         // A slice may have been cut short from below; its lower edge is where the one before it ends.
         let end = Seqno(self.lower_edge().checked_sub(1).filter(|end| *end > 0)?);
         let from = Seqno(end.0.saturating_sub(self.width) + 1);

@@ -11,7 +11,10 @@ use engine::{
     BUCKET_SNAPSHOT_LEASE, BucketSnapshotRefusal, LONGEST_HOLD, Progress, Refusal, SnapshotFiles, StoreMode,
     VbMoment,
 };
-use kvstore::{KvStore, Log, LogConfig, Snapshot, Values};
+use kvstore::{
+    CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LONGEST_WAIT, Log, LogConfig, Movable,
+    MoveStep, Snapshot, StorageBackend, Values,
+};
 
 const MOST: Duration = Duration::from_millis(100);
 
@@ -197,7 +200,8 @@ fn a_bucket_without_a_file_for_each_vbucket_refuses() {
     world.set("a", "1").expect("nothing is held");
     let (env, handles) = Env::sim(6);
     let world =
-        stores::open(env, handles, stores::files, |config| config.snapshot_files = SnapshotFiles::new(15));
+        stores::open(env, handles, stores::files, |config| config.snapshot_files = SnapshotFiles::new(8));
+    world.set("a", "1").expect("nothing is held");
     cut(&world, 1);
     assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::Busy), "one is being made");
     assert!(world.bucket.flushing().flush_all());
@@ -209,16 +213,60 @@ fn a_bucket_without_a_file_for_each_vbucket_refuses() {
 #[test]
 fn a_vbucket_that_is_lost_leaves_its_place_to_others() {
     let (env, handles) = Env::sim(6);
-    let world =
-        stores::open(env, handles, stores::files, |config| config.snapshot_files = SnapshotFiles::new(14));
+    let files = SnapshotFiles::new(8);
+    let world = stores::open(env, handles, stores::files, |config| config.snapshot_files = files.clone());
     world.set("a", "1").expect("nothing is held");
     cut(&world, 1);
+    assert_eq!(files.left(), 0, "each may need one");
     assert!(world.bucket.flushing().flush_all());
+    assert_eq!(files.left(), 7, "of the others there is no file");
     let reader = world.bucket.snapshots().open(1, VB).expect("it is kept");
-    assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::TooMany));
     world.bucket.roles().set_vbucket_state(VB, VbState::Dead, None).expect("allowed");
     assert!(matches!(world.bucket.snapshots().open(1, VB), Err(BucketSnapshotRefusal::Lost)));
-    assert_eq!(world.bucket.snapshots().hold(2, MOST), Err(BucketSnapshotRefusal::TooMany), "it is read");
+    assert_eq!(files.left(), 7, "it is read");
     drop(reader);
-    cut(&world, 2);
+    assert_eq!(files.left(), 8);
+}
+
+/// It is read again and again, so that its lease does not end: the move that waits for it goes on all the same.
+#[test]
+fn a_bucket_that_goes_to_another_store_ends_what_is_kept_of_the_one_before() {
+    let (env, handles) = Env::sim(5);
+    let of = |env: Env, backend| {
+        let files = match backend {
+            StorageBackend::Couchstore => FilesConfig::Couch(CouchConfig::default()),
+            StorageBackend::LogStructured => FilesConfig::Log(LogConfig::default()),
+        };
+        let config = JournaledConfig { files, ..JournaledConfig::default() };
+        let store = Journaled::open(env, "/data/test".as_ref(), config)?;
+        Ok(std::sync::Arc::new(store) as std::sync::Arc<dyn KvStore>)
+    };
+    let dir = "/data/test".as_ref();
+    let movable =
+        Movable::open(env.clone(), dir, 8, StorageBackend::Couchstore, Box::new(of)).expect("opened");
+    let movable = std::sync::Arc::new(movable);
+    let world = stores::open(env, handles, |_| movable.clone(), |_| {});
+    world.set("a", "1").expect("stored");
+    cut(&world, 7);
+    assert!(world.bucket.flushing().flush_all());
+    world.set("a", "2").expect("stored");
+    movable.begin(StorageBackend::LogStructured).expect("it begins");
+    while movable.step().expect("a step") != MoveStep::Waiting {}
+    let minute = Duration::from_secs(60);
+    for _ in 0..LONGEST_WAIT.as_secs() / minute.as_secs() {
+        assert_eq!(kept(&world, 7, VB), Ok(pairs(&[("a", "1")])), "it is in use");
+        assert_eq!(movable.step().expect("a step"), MoveStep::Waiting);
+        world.handles.clock.advance(minute);
+        world.bucket.maintenance().keep_step();
+    }
+    while !matches!(movable.step().expect("a step"), MoveStep::Moved(_)) {}
+    // The chore looks each second.
+    world.handles.clock.advance(Duration::from_secs(2));
+    world.bucket.maintenance().keep_step();
+    assert_eq!(world.bucket.snapshots().figures()[0].lost, [VB]);
+    assert_eq!(kept(&world, 7, VB), Err(BucketSnapshotRefusal::Lost));
+    assert_eq!(world.get("a").as_deref(), Ok("2"));
+    cut(&world, 8);
+    assert!(world.bucket.flushing().flush_all());
+    assert_eq!(kept(&world, 8, VB), Ok(pairs(&[("a", "2")])), "of the new store");
 }

@@ -27,6 +27,8 @@ pub struct Compaction<'a> {
     pub on_expired: &'a dyn Fn(&Version) -> Expired,
     /// Is told how far it is, and may end it.
     pub observe: &'a dyn Fn(CompactionProgress) -> ControlFlow<()>,
+    /// Whether compactions of others wait: of a store whose vBuckets share files the last one rewrites for all of them.
+    pub others_wait: &'a dyn Fn() -> bool,
 }
 
 impl Default for Compaction<'_> {
@@ -39,6 +41,7 @@ impl Default for Compaction<'_> {
             expired_before_s: None,
             on_expired: &|_| Expired::Keep,
             observe: &|_| ControlFlow::Continue(()),
+            others_wait: &|| false,
         }
     }
 }
@@ -64,9 +67,10 @@ pub struct CompactionProgress {
 /// What a compaction came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Bytes of the file before.
+    /// Bytes of the file before; of a store whose vBuckets share files 0 if it was left to another compaction to rewrite
+    /// them, which counts all that were left to it.
     pub before_bytes: u64,
-    /// Bytes of the file now.
+    /// Bytes of the file now, of the same.
     pub after_bytes: u64,
     /// Tombstones and aborts left out for their age.
     pub tombstones_purged: u64,

@@ -1,5 +1,6 @@
 //! Backend `couch`: a folder for each bucket, a couchstore file for each vBucket and revision.
 
+mod adopt;
 mod behind;
 mod check;
 mod compact;
@@ -35,6 +36,7 @@ use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{Files, StorageBackend, refuse_of_another};
 use crate::journal::ToldSeqnos;
+use crate::state::VbStateDoc;
 use crate::store::{
     Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, VbucketFile,
 };
@@ -632,6 +634,10 @@ impl KvStore for Couch {
 
     fn vbucket_file(&self, vb: VbId) -> Result<Option<VbucketFile>, Failure> {
         Ok(self.latest(vb)?.map(|snapshot| VbucketFile { vb, snapshot }))
+    }
+
+    fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        self.adopt_with(vb, file, state, &|at| self.promises.switch(vb, at)).map(Some)
     }
 
     fn was_closed(&self) -> Option<bool> {

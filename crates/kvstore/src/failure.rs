@@ -129,6 +129,14 @@ pub enum Failure {
         /// Why.
         what: String,
     },
+    /// What is read is of a store that the bucket has left.
+    #[error(
+        "vBucket {vb}: the bucket went to another store, and what was read of the one before has ended: begin again"
+    )]
+    SnapshotEnded {
+        /// Which vBucket.
+        vb: VbId,
+    },
     /// The vBucket is being compacted already.
     #[error("vBucket {vb}: a compaction is under way")]
     CompactionRuns {
@@ -214,6 +222,7 @@ impl Failure {
             | Failure::NoVbucket { .. }
             | Failure::SeqnosOnly { .. }
             | Failure::TooManyReaders { .. }
+            | Failure::SnapshotEnded { .. }
             | Failure::CompactionRuns { .. }
             | Failure::FilingRuns { .. }
             | Failure::CompactionEnded { .. } => false,

@@ -14,6 +14,7 @@ use crate::couch::{self, Couch, CouchConfig, Trust};
 use crate::failure::Failure;
 use crate::journal::ToldSeqnos;
 use crate::log::{self, Log, LogConfig};
+use crate::state::VbStateDoc;
 use crate::store::{KvStore, SaveBatch, StoredVb};
 
 /// Which store keeps the documents of a bucket on disk: for good, from its beginning.
@@ -158,6 +159,20 @@ pub(crate) trait Files: KvStore {
         request: &Compaction<'_>,
         before: &BeforeSwitch<'_>,
     ) -> Result<Compacted, Failure>;
+
+    /// Makes a file that came from another node that of a vBucket, with this state, durably; calls `before` with the commit
+    /// that is about to be in force. If that fails the old stays, and the new is undecided.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be used, or if vBuckets share files.
+    fn adopt_with(
+        &self,
+        vb: VbId,
+        file: &Path,
+        state: &VbStateDoc,
+        before: &BeforeSwitch<'_>,
+    ) -> Result<StoredVb, Failure>;
 
     /// Moves all files of a vBucket to another folder, durably. Where vBuckets share files, they are copied.
     fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure>;

@@ -656,6 +656,36 @@ impl KvStore for Journaled {
         self.files.vbucket_file(vb)
     }
 
+    /// One record makes void what was journaled before, and names the file. A crash before it leaves a file that is not on
+    /// record, which a start removes.
+    fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        if !self.has_vbucket_files() {
+            return Ok(None);
+        }
+        let _filing = self.filing.lock();
+        self.is_missing_changes(vb)?;
+        // What there is has a file on record then: a start would take another file for one that is newer than the journal.
+        self.file_one(vb)?;
+        {
+            let _appending = self.appending.lock();
+            self.append([])?;
+        }
+        let adopted = self.files.adopt_with(vb, file, state, &|at| {
+            let _appending = self.appending.lock();
+            let filed = Filed::of(vb, Frame(self.journal.next_frame().0 - 1), at);
+            self.append([Record::Filed(filed)])?;
+            self.filed.lock().by_vbucket.insert(vb, filed);
+            self.replace(vb, Unfiled::default());
+            Ok(())
+        });
+        if adopted.is_err() {
+            // A start may find the file on record, or not: what is journaled next says first that it is void.
+            self.filed.lock().forget(vb);
+            self.replace(vb, Unfiled { file_is_void: true, ..Unfiled::default() });
+        }
+        adopted.map(Some)
+    }
+
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {
         if !self.keeps_history() {
             return self.snapshot(vb);

@@ -46,7 +46,9 @@ pub use logstore::{
 };
 pub use manifest::{StoredCollection, StoredDrop, StoredManifest, StoredScope};
 pub use memory::Memory;
-pub use moving::{MIGRATION, Movable, MoveProgress, MoveRefused, MoveStage, MoveStep, OpenStore, is_moving};
+pub use moving::{
+    LONGEST_WAIT, MIGRATION, Movable, MoveProgress, MoveRefused, MoveStage, MoveStep, OpenStore, is_moving,
+};
 pub use nothing::Nothing;
 pub use read_only::open_to_read;
 pub use sort::{

@@ -36,7 +36,7 @@ use crate::store::{
 };
 pub(crate) use check::place_of;
 pub use check::{LogReport, check_log, is_log_file};
-use compact::at_of;
+use compact::{ToRewrite, at_of};
 use item::{LogBatch, VersionMaker};
 pub(crate) use raw::OwnedItem;
 use snapshot::LogSnapshot;
@@ -73,6 +73,7 @@ pub struct Log {
     /// Whether there is no journal in front of it, so that the catalog changes before the store does.
     is_alone: bool,
     compacting: Mutex<BTreeSet<VbId>>,
+    to_rewrite: Mutex<ToRewrite>,
     /// vBuckets that are not used until the next start, and why.
     refused: Mutex<BTreeMap<VbId, LogRefusal>>,
     /// What was on record when the folder was opened, for vBuckets that cannot be read: it stays so.
@@ -124,8 +125,8 @@ fn counts_of(state: &LogState, usage: logstore::Usage) -> Counts {
     Counts {
         documents: state.tally.documents(),
         tombstones: state.tombstones,
-        file_bytes: usage.bytes,
-        used_bytes: usage.live_bytes,
+        file_bytes: usage.file_bytes,
+        used_bytes: usage.used_bytes,
     }
 }
 
@@ -213,6 +214,7 @@ impl Log {
             catalog,
             is_alone,
             compacting: Mutex::default(),
+            to_rewrite: Mutex::default(),
             refused: Mutex::new(refused),
             on_record: Mutex::new(if is_on_record { wanted.clone() } else { BTreeMap::new() }),
             saves: AtomicU64::new(0),
@@ -396,7 +398,7 @@ impl KvStore for Log {
 
     fn usage(&self, vb: VbId) -> Option<Usage> {
         let usage = self.store.usage(vb.0)?;
-        Some(Usage { file_bytes: usage.bytes, used_bytes: usage.live_bytes, is_current: true })
+        Some(Usage { file_bytes: usage.file_bytes, used_bytes: usage.used_bytes, is_current: true })
     }
 
     fn each_collection(&self, vb: VbId, tell: &mut dyn FnMut(CollectionId, &CollectionStats)) -> bool {

@@ -5,7 +5,8 @@
 //! - At each moment, a crash included, each vBucket is whole in one of two stores: in the other one if the record of the
 //!   move says so, else in the first one. What was acknowledged is there.
 //! - Saves of a vBucket wait for the move for one bounded step, those of other vBuckets never. Readers do not wait.
-//! - A snapshot goes on reading the store that it was taken from. The files of that store stay until it is dropped.
+//! - A snapshot goes on reading the store that it was taken from. The files of that store stay until it is dropped, or until
+//!   the end of the move has waited for it for [`LONGEST_WAIT`]: then it is ended, and its reader has to begin again.
 //! - A vBucket that cannot be read stays where it is, and the others move.
 //!
 //! It must not know who asks for a move, nor who has to be told when it is over.
@@ -36,9 +37,14 @@ use crate::catalog::{self, Catalog};
 use crate::failure::Failure;
 use crate::files::StorageBackend;
 use crate::store::KvStore;
+use held::Readers;
 use mover::Copying;
 pub use record::ELSEWHERE as MIGRATION;
 use record::{MoveRecord, RecordStage, elsewhere};
+
+/// How long the end of a move waits for those that read the store which is given up. It keeps room on the disk meanwhile, and
+/// nothing else waits.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Opens the store of the bucket's folder, with the disk of a world.
 pub type OpenStore = dyn Fn(Env, StorageBackend) -> Result<Arc<dyn KvStore>, Failure> + Send + Sync;
@@ -61,13 +67,13 @@ pub struct Movable {
 struct Side {
     store: Arc<dyn KvStore>,
     backend: StorageBackend,
-    /// How many snapshots of each vBucket are held: the store is left when there is none.
-    readers: Mutex<BTreeMap<VbId, u32>>,
+    /// The snapshots that are held: the store is left when there is none.
+    readers: Readers,
 }
 
 impl Side {
     fn new(store: Arc<dyn KvStore>, backend: StorageBackend) -> Arc<Side> {
-        Arc::new(Side { store, backend, readers: Mutex::default() })
+        Arc::new(Side { store, backend, readers: Readers::default() })
     }
 }
 
@@ -124,8 +130,8 @@ struct MovePlan {
     /// vBuckets that cannot be moved, and why.
     left: BTreeMap<VbId, String>,
     left_since: Duration,
-    /// The store that is given up.
-    leaving: Option<Arc<Side>>,
+    /// The store that is given up, and since when.
+    leaving: Option<(Arc<Side>, Duration)>,
     items: u64,
     began: Duration,
 }
@@ -212,6 +218,8 @@ pub struct MoveProgress {
     pub left: Vec<(VbId, String)>,
     /// vBuckets of which something still reads the store that is given up: the move ends when that ends.
     pub waits_for: Vec<VbId>,
+    /// For how long it waits for them at the most.
+    pub waits: Duration,
     /// Why the last step failed, if it did.
     pub failure: Option<String>,
 }
@@ -511,11 +519,10 @@ impl Movable {
             items: plan.items,
             time: self.env.clock.monotonic().saturating_sub(plan.began),
             left: plan.left.iter().map(|(vb, why)| (*vb, why.clone())).collect(),
-            waits_for: plan
-                .leaving
-                .iter()
-                .flat_map(|side| side.readers.lock().keys().copied().collect::<Vec<_>>())
-                .collect(),
+            waits_for: plan.leaving.iter().flat_map(|(side, _)| side.readers.vbuckets()).collect(),
+            waits: plan.leaving.as_ref().map_or(Duration::ZERO, |(_, since)| {
+                LONGEST_WAIT.saturating_sub(self.env.clock.monotonic().saturating_sub(*since))
+            }),
             failure: failure.map(ToString::to_string),
         });
     }

@@ -185,6 +185,13 @@ pub trait KvStore: Send + Sync {
         Ok(None)
     }
 
+    /// Puts a file that came from another node in the place of all that is stored of a vBucket, with this state, durably; it
+    /// is moved. Nothing of the vBucket may be saved meanwhile. `None`, and nothing changes, if vBuckets share files. After
+    /// a failure nothing counts of what was stored; after a crash there is what was stored before, or all of the file.
+    fn adopt_file(&self, _: VbId, _file: &Path, _: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        Ok(None)
+    }
+
     /// Whether the process that used the store before has closed it; `None` if that is not on record.
     fn was_closed(&self) -> Option<bool> {
         None
@@ -234,6 +241,15 @@ impl VbucketFile {
     /// The highest seqno that it has.
     pub fn high_seqno(&self) -> Seqno {
         Seqno(self.snapshot.info().update_seqno)
+    }
+
+    /// Reads all of it: every node and every body.
+    ///
+    /// # Errors
+    ///
+    /// At the first that cannot be read, or is damaged.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.snapshot.read_everything().map_err(|source| Failure::File { vb: self.vb, source })
     }
 
     /// Fills `buf` with bytes of the file, decrypted, from `offset` on.
@@ -306,6 +322,11 @@ pub trait Snapshot: Send {
         Seqno(0)
     }
 
+    /// Whether nothing can be read of it any more, because the bucket has left the store that it is of.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Bytes on disk of the keys, metadata and values of prepares, committed ones included that no compaction has left
     /// out yet. 0 without a disk.
     fn prepare_bytes(&self) -> Result<u64, Failure> {
@@ -374,6 +395,10 @@ impl<S: ForwardingSnapshot> Snapshot for S {
 
     fn history_start(&self) -> Seqno {
         self.forward(|inner| inner.history_start())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.forward(|inner| inner.has_ended())
     }
 
     fn prepare_bytes(&self) -> Result<u64, Failure> {

@@ -112,6 +112,46 @@ fn everything_is_done_in_the_end() {
     assert!(usage.file_bytes < 20 * 1000, "{usage:?}");
 }
 
+/// Each vBucket's compaction rewrites nothing while others wait; the last one rewrites what all of them left, once.
+#[test]
+fn compacting_all_vbuckets_writes_the_files_about_once() {
+    const VBS: u16 = 32;
+    let mut random = base::env::sim::SplitMix64::new(1);
+    let mut value = || (0..500).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
+    let subject = Alone::on(Env::real(), LogConfig::default());
+    let store = subject.store();
+    for round in 0..4 {
+        let states = kvstore::VbStateDoc::default();
+        let mut batches = Vec::new();
+        for _ in 0..VBS {
+            // All, then half of them: no segment is wasted as a whole.
+            let keys = (1..=20).filter(|at| round == 0 || at % 2 == 0);
+            let items = keys.map(|at| suite::version(0, &format!("key{at:02}"), round * 20 + at, &value()));
+            batches.push(items.collect::<Vec<_>>());
+        }
+        let group: Vec<_> = (0..VBS)
+            .map(|vb| {
+                (base::VbId(vb), kvstore::SaveBatch { items: &batches[usize::from(vb)], state: &states })
+            })
+            .collect();
+        store.save_group(&group).into_iter().for_each(|saved| saved.expect("saved"));
+    }
+    let usages = || (0..VBS).filter_map(|vb| store.usage(base::VbId(vb)));
+    let files = || usages().map(|usage| usage.file_bytes).sum::<u64>();
+    let before = files();
+    let mut told = (0, 0);
+    for vb in 0..VBS {
+        let others_wait = || vb + 1 < VBS;
+        let request = kvstore::Compaction { others_wait: &others_wait, ..kvstore::Compaction::default() };
+        let compacted = store.compact(base::VbId(vb), &request).expect("it is compacted");
+        told = (told.0 + compacted.before_bytes, told.1 + compacted.after_bytes);
+    }
+    let written = store.stats().log.expect("it is such a store").written;
+    assert!(written.rewrites > 0 && written.rewrites < before, "{written:?}, {before} before");
+    assert!(usages().all(|usage| usage.used_bytes * 100 > usage.file_bytes * 95), "nothing is wasted");
+    assert!(told.0 > told.1 && told.1 > 0, "{told:?}");
+}
+
 /// A member of a cluster makes a damaged bucket again, and must not do that for what it is only asked.
 #[test]
 fn what_the_store_refuses_is_no_damage() {

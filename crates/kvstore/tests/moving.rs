@@ -13,8 +13,8 @@ use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, ItemKind, Seqno, VbId, VbState, Version};
 use kvstore::{
     Compaction, CouchConfig, Failure, FilesConfig, HistoryRetention, Journaled, JournaledConfig, KvStore,
-    LogConfig, Movable, MoveRefused, MoveStage, MoveStep, SaveBatch, Snapshot, StorageBackend, Values,
-    VbStateDoc, is_moving, open_to_read,
+    LONGEST_WAIT, LogConfig, Movable, MoveRefused, MoveStage, MoveStep, SaveBatch, Snapshot, StorageBackend,
+    Values, VbStateDoc, is_moving, open_to_read,
 };
 use store_suite::{tuned, version};
 
@@ -417,6 +417,44 @@ fn what_was_read_before_is_read_to_its_end() {
         drop(snapshots);
         assert_eq!(world.store.step().expect("a step"), MoveStep::Worked);
         assert!(world.store.progress().is_some_and(|progress| progress.waits_for.is_empty()));
+        assert!(world.move_beside(false));
+        world.check("the other store alone");
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_end_is_ended() {
+    for backend in BOTH {
+        let handles = SimHandles::new(5);
+        let mut world = filled(&handles, backend, 5);
+        let (held, before) =
+            (world.store.snapshot(VbId(1)).expect("read").expect("there"), content(&world.store, 1));
+        world.store.begin(other(backend)).expect("it begins");
+        while world.store.step().expect("a step") != MoveStep::Waiting {}
+        world.clock.advance(LONGEST_WAIT - Duration::from_secs(1));
+        // A reader that reads when its time is over is not cut off within the read.
+        let mut is_first = true;
+        let visit = &mut |_: Version| {
+            if std::mem::take(&mut is_first) {
+                let progress = world.store.progress().expect("it waits");
+                assert_eq!(progress.waits_for, [VbId(1)]);
+                world.clock.advance(Duration::from_secs(2));
+                std::thread::scope(|scope| {
+                    let step = scope.spawn(|| world.store.step().expect("a step")).join();
+                    assert_eq!(step.expect("no panic"), MoveStep::Waiting);
+                });
+                let key = before.keys().next().and_then(|key| DocKey::parse(key)).expect("a stored key");
+                held.get(key).expect("a read within a read");
+            }
+            ControlFlow::Continue(())
+        };
+        held.scan_all(Seqno(0), Values::Read, visit).expect("it is read to its end");
+        assert!(!held.has_ended());
+        assert_eq!(world.store.step().expect("a step"), MoveStep::Worked);
+        let ended = held.scan_all(Seqno(0), Values::Read, &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(&ended, Err(Failure::SnapshotEnded { vb }) if *vb == VbId(1)), "{ended:?}");
+        assert!(held.has_ended() && !ended.expect_err("it ended").is_damage());
+        assert_eq!(held.high_seqno().0, world.high[&1], "that is known");
         assert!(world.move_beside(false));
         world.check("the other store alone");
     }

@@ -287,7 +287,10 @@ fn prepare_one(
     // Without a record a start asks for the last commit.
     let recorded = if shard.config.has_record { recorded } else { u64::MAX };
     let forgets = match &view {
-        Some(view) if !is_pinned => forgotten(&view.meta, last, recorded, &shard.config),
+        Some(view) if !is_pinned => {
+            let waste_percent = shard.files.tuning.lock().waste_percent;
+            forgotten(&view.meta, last, recorded, (&shard.config, waste_percent))
+        }
         _ => Vec::new(),
     };
     let is_unrecorded = |point: &&Point| point.commit > recorded;
@@ -304,18 +307,27 @@ fn prepare_one(
 }
 
 /// Which points are given up for a new one with a seqno: so that those that stay lie the closer the newer they are. The
-/// commit on record stays, and what came behind it: a record that failed may be there nevertheless.
-fn forgotten(meta: &VbMeta, high: u64, recorded: u64, config: &crate::Config) -> Vec<u64> {
+/// commit on record stays, and what came behind it: a record that failed may be there nevertheless. If what they keep is
+/// more than may be wasted, and it is known which one is on record, only the newest few stay.
+fn forgotten(
+    meta: &VbMeta,
+    high: u64,
+    recorded: u64,
+    (config, waste_percent): (&crate::Config, u64),
+) -> Vec<u64> {
     let mut kept: Vec<(u64, u64)> = meta.points.iter().map(|point| (point.commit, point.high)).collect();
     let mut forgets = Vec::new();
     if meta.is_pending() && kept.len() < MOST_POINTS {
         // The caller may have one of before the purge on record.
         return forgets;
     }
-    let most = if meta.superseded.len() > config.most_superseded { NEAR_POINTS } else { config.kept_points };
-    while kept.len() + 1 > most.max(NEAR_POINTS) {
+    let is_much = config.has_record && meta.pins_more_than(waste_percent);
+    let near = if is_much { FEW_POINTS } else { NEAR_POINTS };
+    let is_many = is_much || meta.superseded.len() > config.most_superseded;
+    let most = if is_many { near } else { config.kept_points };
+    while kept.len() + 1 > most.max(near) {
         // The newest stay: the caller may have one of them on record.
-        let candidates = 0..(kept.len() + 1 - NEAR_POINTS).max(1);
+        let candidates = 0..(kept.len() + 1 - near).max(1);
         let cost = |at: usize| {
             let next = kept.get(at + 1).map_or(high, |(_, high)| *high);
             let before = at.checked_sub(1).map_or(0, |before| kept[before].1);
@@ -329,8 +341,10 @@ fn forgotten(meta: &VbMeta, high: u64, recorded: u64, config: &crate::Config) ->
     forgets
 }
 
-/// This number of the newest commits is kept in any case.
+/// This number of the newest commits is kept, unless what they keep is more than may be wasted:
 const NEAR_POINTS: usize = 4;
+/// then it is this number.
+const FEW_POINTS: usize = 2;
 /// The most that are kept, whatever the caller may have on record.
 const MOST_POINTS: usize = 64;
 

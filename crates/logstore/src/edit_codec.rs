@@ -234,7 +234,18 @@ fn take_vb(from: &mut Decoder<'_>, has_history: bool) -> Option<(u16, VbMeta)> {
     }
     let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
     let history = Arc::new(history);
-    let mut meta = VbMeta { epochs, points, extents, dead, barrier, superseded, history, history_bytes: 0 };
+    let mut meta = VbMeta {
+        epochs,
+        points,
+        extents,
+        dead,
+        barrier,
+        superseded,
+        pinned_bytes: 0,
+        history,
+        history_bytes: 0,
+    };
+    meta.pinned_bytes = meta.sum_pinned();
     meta.history_bytes = meta.sum_history();
     Some((vb, meta))
 }

@@ -110,6 +110,8 @@ pub(crate) struct VbMeta {
     pub(crate) barrier: u64,
     /// Versions that were replaced or left out and that a point still needs: by which commit, and their bytes.
     pub(crate) superseded: Arc<BTreeMap<u64, (u64, u32)>>,
+    /// Bytes of those that are not in [`History::retained`], too: only a rollback needs them.
+    pub(crate) pinned_bytes: u64,
     pub(crate) history: Arc<History>,
     /// Bytes of the versions in [`History::retained`], about: the sum of [`VbMeta::history_bytes_in`] over all extents.
     pub(crate) history_bytes: u64,
@@ -125,6 +127,7 @@ impl VbMeta {
             dead: Arc::default(),
             barrier: 0,
             superseded: Arc::default(),
+            pinned_bytes: 0,
             history: Arc::default(),
             history_bytes: 0,
         }
@@ -176,6 +179,29 @@ impl VbMeta {
         let (barrier, last) = (self.barrier, self.last().commit);
         self.points.retain(|point| point.commit >= barrier || point.commit == last);
         self.settle();
+        self.pinned_bytes = self.sum_pinned();
+    }
+
+    /// Without the points before a commit, except for the last one.
+    pub(crate) fn without_points_before(&self, commit: u64) -> VbMeta {
+        let (mut meta, last) = (self.clone(), self.last().commit);
+        meta.points.retain(|point| point.commit >= commit || point.commit == last);
+        meta.settle();
+        meta.pinned_bytes = meta.sum_pinned();
+        meta
+    }
+
+    /// Added up anew: the cost is that of all versions that a point needs.
+    pub(crate) fn sum_pinned(&self) -> u64 {
+        let retained = &self.history.retained;
+        let pinned = self.superseded.iter().filter(|(seqno, _)| !retained.contains(**seqno));
+        pinned.map(|(_, (_, bytes))| u64::from(*bytes)).sum()
+    }
+
+    /// Whether versions that only a rollback needs take more than this share of all items, in percent.
+    pub(crate) fn pins_more_than(&self, percent: u64) -> bool {
+        let (all, _) = self.bytes();
+        u128::from(self.pinned_bytes) * 100 > u128::from(all) * u128::from(percent)
     }
 
     /// The extent that has a seqno.
@@ -184,10 +210,11 @@ impl VbMeta {
         self.extents.get(at).filter(|extent| seqno <= extent.last)
     }
 
-    /// Bytes of its items, and of those that count.
+    /// Bytes of its items, and of those that count: versions that only a rollback needs do not.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let all = self.extents.iter().map(|extent| extent.bytes).sum();
-        (all, self.extents.iter().map(Extent::live_bytes).sum())
+        let needed: u64 = self.extents.iter().map(Extent::live_bytes).sum();
+        (all, needed.saturating_sub(self.pinned_bytes))
     }
 
     /// Bytes of memory that this takes, about.
@@ -261,6 +288,7 @@ impl VbMeta {
         if !commit.forgets.is_empty() {
             self.settle();
         }
+        self.pinned_bytes = self.sum_pinned();
     }
 
     /// As it was at a point, with an epoch and a commit of its own.
@@ -288,10 +316,20 @@ impl VbMeta {
         let revived = self.superseded.iter().filter(|(_, (by, _))| *by > number).map(|(seqno, _)| *seqno);
         let history = Arc::new(self.history.rolled_back(high, revived));
         let (extents, dead, superseded) = (Arc::new(extents), Arc::new(dead), Arc::new(superseded));
-        let mut back =
-            VbMeta { epochs, points, extents, dead, barrier, superseded, history, history_bytes: 0 };
+        let mut back = VbMeta {
+            epochs,
+            points,
+            extents,
+            dead,
+            barrier,
+            superseded,
+            pinned_bytes: 0,
+            history,
+            history_bytes: 0,
+        };
         back.history_bytes = back.sum_history();
         back.settle();
+        back.pinned_bytes = back.sum_pinned();
         back
     }
 
@@ -546,7 +584,9 @@ impl ShardMeta {
             }
             Edit::History { vb, edit } => {
                 if let Some(meta) = self.vbs.get_mut(vb) {
-                    Arc::make_mut(meta).change_history(edit);
+                    let meta = Arc::make_mut(meta);
+                    meta.change_history(edit);
+                    meta.pinned_bytes = meta.sum_pinned();
                 }
             }
             Edit::Beside { number } => self.beside = self.beside.max(*number),
@@ -584,7 +624,7 @@ impl ShardMeta {
         edits
     }
 
-    /// For each segment the bytes of items that count.
+    /// For each segment the bytes of items that a rewrite of it keeps: those that count, and those that a rollback needs.
     pub(crate) fn live_bytes(&self) -> BTreeMap<u64, u64> {
         let mut live: BTreeMap<u64, u64> = self.segments.keys().map(|number| (*number, 0)).collect();
         for meta in self.vbs.values().chain(self.prepared.values()) {

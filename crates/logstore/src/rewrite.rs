@@ -226,11 +226,11 @@ impl Shard {
         (small.len() >= most).then(|| small.into_iter().take(2 * most).collect())
     }
 
-    /// Segments in which items of a vBucket do not count any more.
-    pub(crate) fn wasted_by(&self, vb: u16) -> BTreeSet<u64> {
+    /// Segments in which items of these vBuckets do not count any more.
+    pub(crate) fn wasted_by(&self, vbs: &BTreeSet<u16>) -> BTreeSet<u64> {
         let state = self.state.read();
-        let Some(meta) = state.meta.vbs.get(&vb) else { return BTreeSet::new() };
-        let wasted = meta.extents.iter().filter(|extent| extent.dead_bytes > 0);
+        let metas = vbs.iter().filter_map(|vb| state.meta.vbs.get(vb));
+        let wasted = metas.flat_map(|meta| meta.extents.iter()).filter(|extent| extent.dead_bytes > 0);
         let is_good = |number: &u64| state.segments.get(number).is_some_and(|one| !one.file.is_bad());
         wasted.map(|extent| extent.segment).filter(is_good).collect()
     }

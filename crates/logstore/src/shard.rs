@@ -19,6 +19,7 @@ use crate::manifest::{Manifest, manifest_name};
 use crate::meta::{Edit, Point, RunMeta, ShardMeta};
 use crate::run::Run;
 use crate::segment::Segment;
+use crate::sizes::Sizes;
 use crate::view::{Commit, View};
 use crate::work::Work;
 
@@ -32,6 +33,10 @@ pub(crate) struct Shard {
     pub(crate) state: RwLock<ShardState>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) work: Mutex<Work>,
+    /// When the store was opened, in seconds since 1970.
+    pub(crate) opened_s: u64,
+    /// Bytes of the manifest.
+    manifest_bytes: AtomicU64,
     next_file: AtomicU64,
 }
 
@@ -49,6 +54,9 @@ pub(crate) struct ShardState {
     pub(crate) recorded: BTreeMap<u16, u64>,
     /// Bytes that are charged for what is known of each vBucket.
     charged: BTreeMap<u16, usize>,
+    /// When vBuckets were committed last in this life of the store, in seconds since 1970.
+    pub(crate) touched: BTreeMap<u16, u64>,
+    pub(crate) sizes: Sizes,
 }
 
 /// What is changed by one at a time.
@@ -62,6 +70,15 @@ pub(crate) struct Writer {
     is_unsettled: bool,
     /// The caller's number that the manifest notes.
     beside: u64,
+}
+
+impl ShardState {
+    /// Adds up the files, some of which were added or removed.
+    fn sum_files(&mut self, manifest_bytes: u64) {
+        let runs: u64 = self.meta.runs.iter().map(|run| run.bytes).sum();
+        let segments: u64 = self.meta.segments.values().map(|segment| segment.len).sum();
+        self.sizes.set_files(runs + segments, manifest_bytes);
+    }
 }
 
 impl Shard {
@@ -83,7 +100,11 @@ impl Shard {
             all_refused: None,
             recorded: BTreeMap::new(),
             charged: BTreeMap::new(),
+            touched: BTreeMap::new(),
+            sizes: Sizes::default(),
         };
+        let manifest_bytes = AtomicU64::new(manifest.as_ref().map_or(0, Manifest::len));
+        let opened_s = u64::from(files.keeping.clock.unix_s());
         let writer = Writer { manifest, strays: Vec::new(), is_unsettled, beside: meta.beside };
         let shard = Shard {
             index,
@@ -94,6 +115,8 @@ impl Shard {
             state: RwLock::new(state),
             writer: Mutex::new(writer),
             work: Mutex::default(),
+            opened_s,
+            manifest_bytes,
             next_file,
         };
         {
@@ -101,6 +124,8 @@ impl Shard {
             for edit in meta.as_edits() {
                 shard.apply(&mut state, &edit);
             }
+            let manifest_bytes = shard.manifest_bytes.load(Ordering::Relaxed);
+            state.sum_files(manifest_bytes);
         }
         shard
     }
@@ -133,6 +158,8 @@ impl Shard {
         let before = if now == 0 { state.charged.remove(&vb) } else { state.charged.insert(vb, now) };
         self.account.charge(Part::Storage, now);
         self.account.release(Part::Storage, before.unwrap_or(0));
+        let bytes = state.meta.vbs.get(&vb).map(|meta| meta.bytes());
+        state.sizes.set(vb, bytes);
     }
 
     fn apply(&self, state: &mut ShardState, edit: &Edit) {
@@ -165,9 +192,13 @@ impl Shard {
                     segment.file.make_obsolete();
                 }
             }
+            Edit::Commit(commit) => {
+                state.touched.insert(commit.vb, u64::from(self.files.keeping.clock.unix_s()));
+            }
             Edit::Drop { vb } => {
                 state.refused.remove(vb);
                 state.recorded.remove(vb);
+                state.touched.remove(vb);
             }
             Edit::Damage { vb, what } => {
                 state.refused.insert(*vb, what.clone());
@@ -203,6 +234,8 @@ impl Shard {
         writer.is_unsettled = true;
         let manifest = Manifest::begin(&self.files, (self.index, self.config.shards), &meta)?;
         self.files.count(Purpose::Manifests, manifest.len());
+        self.manifest_bytes.store(manifest.len(), Ordering::Relaxed);
+        self.state.write().sum_files(manifest.len());
         writer.manifest = Some(manifest);
         writer.is_unsettled = false;
         writer.beside = meta.beside;
@@ -260,6 +293,7 @@ impl Shard {
             manifest.write(edits)
         };
         self.files.count(Purpose::Manifests, manifest.len() - before);
+        self.manifest_bytes.store(manifest.len(), Ordering::Relaxed);
         // If it fails, or its sync does, another manifest is begun, which notes the number.
         writer.beside = writer.beside.max(beside);
         if written.is_err() {
@@ -272,6 +306,7 @@ impl Shard {
     pub(crate) fn written(&self, edits: &[Edit]) {
         let mut state = self.state.write();
         edits.iter().for_each(|edit| self.apply(&mut state, edit));
+        state.sum_files(self.manifest_bytes.load(Ordering::Relaxed));
     }
 
     /// It is not known whether the record that was written last is durable.

@@ -1,5 +1,6 @@
 //! The store: shards, and what they share.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::file::{Files, OpenFileStats, WrittenBytes};
 use crate::history::{HistoryUsage, Limits, Retention, begin_histories, end_histories};
 use crate::meta::VbMeta;
 use crate::shard::Shard;
+use crate::sizes::Usage;
 use crate::tuning::Tuning;
 use crate::view::{Commit, View};
 
@@ -98,15 +100,6 @@ pub struct StoredMeta {
     pub usage: Usage,
 }
 
-/// What a vBucket takes, before compression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of its items in all segments.
-    pub bytes: u64,
-    /// Bytes of those that count.
-    pub live_bytes: u64,
-}
-
 /// How a store does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
@@ -126,6 +119,8 @@ pub struct LogStats {
     pub item_bytes: u64,
     /// Bytes of those that count.
     pub live_bytes: u64,
+    /// Bytes of replaced versions that are kept for rollbacks alone.
+    pub rollback_bytes: u64,
     /// What was written.
     pub written: WrittenBytes,
 }
@@ -149,15 +144,14 @@ impl LogStats {
 }
 
 impl StoredMeta {
-    fn of(meta: &VbMeta) -> StoredMeta {
+    fn of(meta: &VbMeta, usage: Usage) -> StoredMeta {
         let last = meta.last();
-        let (bytes, live_bytes) = meta.bytes();
         StoredMeta {
             commit: Commit { epoch: meta.epoch(), number: last.commit },
             high_seqno: last.high,
             purge_seqno: last.purge,
             state: last.state.clone(),
-            usage: Usage { bytes, live_bytes },
+            usage,
         }
     }
 }
@@ -250,7 +244,8 @@ impl LogStore {
         let shard = self.shard(vb);
         let state = shard.state.read();
         shard.check(&state, vb)?;
-        Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta)))
+        let usage = state.sizes.usage(vb).unwrap_or_default();
+        Ok(state.meta.vbs.get(&vb).map(|meta| StoredMeta::of(meta, usage)))
     }
 
     /// The vBuckets that are stored, or that are refused.
@@ -344,14 +339,28 @@ impl LogStore {
     /// Rewrites what a vBucket shares segments with, until its own items waste little. `observe` may end it between two
     /// steps.
     pub fn reclaim(&self, vb: u16, observe: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), Failure> {
-        self.shard(vb).reclaim(vb, observe)
+        self.reclaim_all(&[vb].into(), observe)
+    }
+
+    /// The same for several vBuckets: what they share is rewritten once.
+    pub fn reclaim_all(
+        &self,
+        vbs: &BTreeSet<u16>,
+        observe: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
+        for shard in &self.shards {
+            let mine = vbs.iter().copied().filter(|vb| self.shard_of(*vb) == shard.index);
+            let mine: BTreeSet<u16> = mine.collect();
+            if !mine.is_empty() {
+                shard.reclaim(&mine, observe)?;
+            }
+        }
+        Ok(())
     }
 
     /// What a vBucket takes; `None` if there is none.
     pub fn usage(&self, vb: u16) -> Option<Usage> {
-        let state = self.shard(vb).state.read();
-        let (bytes, live_bytes) = state.meta.vbs.get(&vb)?.bytes();
-        Some(Usage { bytes, live_bytes })
+        self.shard(vb).state.read().sizes.usage(vb)
     }
 
     /// How the store does.
@@ -371,7 +380,8 @@ impl LogStore {
                 stats.segment_bytes += segment.len;
                 stats.item_bytes += segment.bytes;
             }
-            stats.live_bytes += state.meta.live_bytes().values().sum::<u64>();
+            stats.live_bytes += state.sizes.live_bytes();
+            stats.rollback_bytes += state.meta.vbs.values().map(|meta| meta.pinned_bytes).sum::<u64>();
         }
         stats
     }

@@ -1,5 +1,6 @@
 //! What is done behind the commits, a bounded piece at a time: merging runs, rewriting segments.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::failure::Failure;
@@ -89,9 +90,10 @@ impl Shard {
         if self.files.tuning.lock().is_paused {
             return Ok(aged);
         }
+        let gave_up = self.give_up_points()?;
         let merged = self.merge_step(&mut work)?;
         let rewrote = self.rewrite_step(&mut work)?;
-        Ok(aged || merged || rewrote || self.look_step(&mut work)?)
+        Ok(aged || gave_up || merged || rewrote || self.look_step(&mut work)?)
     }
 
     /// Once after the start, and whenever the manifest is not encrypted as a new one would be, looks at all files; those
@@ -224,18 +226,19 @@ impl Shard {
     /// See [`crate::LogStore::reclaim`].
     pub(crate) fn reclaim(
         &self,
-        vb: u16,
+        vbs: &BTreeSet<u16>,
         observe: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         // Only what is wasted now: saves go on meanwhile.
-        let mut left = self.wasted_by(vb);
+        let mut left = self.wasted_by(vbs);
         loop {
             if observe().is_break() {
+                let vb = vbs.first().copied().unwrap_or_default();
                 return Err(Failure::Ended { vb, why: "it was told to end" });
             }
             let mut work = self.work.lock();
             if work.rewrite.is_none() {
-                left = left.intersection(&self.wasted_by(vb)).copied().collect();
+                left = left.intersection(&self.wasted_by(vbs)).copied().collect();
                 if left.is_empty() {
                     return Ok(());
                 }

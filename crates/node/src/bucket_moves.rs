@@ -8,6 +8,8 @@ use base::RateLimit;
 use kvstore::{Movable, MoveProgress, MoveStage, StorageBackend};
 use parking_lot::{Condvar, Mutex};
 
+/// How soon a move is tried again that could not begin.
+const BEGIN_AGAIN: Duration = Duration::from_secs(10);
 /// How long a move waits for something else, or after a failure, before it goes on.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -17,6 +19,10 @@ pub(crate) struct BucketMove {
     is_stopping: Mutex<bool>,
     wake: Condvar,
     pub(crate) told_of_failure: RateLimit,
+    /// Why a move that is wanted did not begin, and when that was tried.
+    refused: Mutex<Option<(String, Duration)>>,
+    /// How far the last move was when it ended.
+    last: Mutex<Option<MoveProgress>>,
 }
 
 /// The move of a bucket that is in two stores.
@@ -35,8 +41,14 @@ impl BucketMoves {
     /// A bucket was opened.
     pub(crate) fn put(&self, name: &str, movable: Arc<Movable>) {
         let told_of_failure = RateLimit::new();
-        let new =
-            BucketMove { movable, is_stopping: Mutex::default(), wake: Condvar::new(), told_of_failure };
+        let new = BucketMove {
+            movable,
+            is_stopping: Mutex::default(),
+            wake: Condvar::new(),
+            told_of_failure,
+            refused: Mutex::default(),
+            last: Mutex::default(),
+        };
         self.0.lock().insert(name.to_owned(), Arc::new(new));
     }
 
@@ -65,6 +77,37 @@ impl BucketMoves {
 impl BucketMove {
     pub(crate) fn is_stopping(&self) -> bool {
         *self.is_stopping.lock()
+    }
+
+    /// Whether a move that could not begin is to be tried again.
+    pub(crate) fn may_try(&self, now: Duration) -> bool {
+        self.refused.lock().as_ref().is_none_or(|(_, at)| now.saturating_sub(*at) >= BEGIN_AGAIN)
+    }
+
+    /// Notes why a move that is wanted did not begin; `None` if it did, or none is wanted.
+    pub(crate) fn note_refused(&self, why: Option<String>, now: Duration) {
+        *self.refused.lock() = why.map(|why| (why, now));
+    }
+
+    /// Why a move that is wanted did not begin.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.refused.lock().as_ref().map(|(why, _)| why.clone())
+    }
+
+    /// Keeps how far the move is that ends now.
+    pub(crate) fn keep_last(&self) {
+        if let Some(progress) = self.movable.progress() {
+            *self.last.lock() = Some(progress);
+        }
+    }
+
+    pub(crate) fn forget_last(&self) {
+        *self.last.lock() = None;
+    }
+
+    /// How far the last move was when it ended; `None` if the node was started since.
+    pub(crate) fn last(&self) -> Option<MoveProgress> {
+        self.last.lock().clone()
     }
 
     /// Ends a wait early.

@@ -7,11 +7,11 @@ use crate::node::Node;
 use crate::session::{PutOff, Session};
 use crate::stale_users::{self, USERS_MAY_HAVE_CHANGED};
 
-/// Logs a client in as the user that its certificate names. Otherwise the session remembers why not: there is no such user, or
+/// Logs a client in as the user that its certificate names; an empty name is one that no rule found. Otherwise the session remembers why not: there is no such user, or
 /// this node does not let it in now (record 178), or no login can be recorded (record 106).
 pub(crate) fn log_in(node: &Node, session: &mut Session, name: &str) -> bool {
     let users = node.accounts().users();
-    let Some(user) = users.get(name.as_bytes()) else {
+    let Some(user) = users.get(name.as_bytes()).filter(|_| !name.is_empty()) else {
         session.unknown_certified = Some(name.into());
         return false;
     };

@@ -113,6 +113,8 @@ pub struct Connection {
     /// Bytes of requests that are kept to be handled again.
     parked_bytes: usize,
     closing: Option<CloseReason>,
+    /// When its present turn began; `None` if the caller leaves that to the clock.
+    pub turn_began: Option<Moment>,
     /// Requests that were handled.
     requests: u64,
     /// Those of them in turns before this one.
@@ -195,6 +197,7 @@ impl Connection {
             lent: None,
             parked_bytes: 0,
             closing: None,
+            turn_began: None,
             requests: 0,
             requests_before: 0,
             last: Subject::default(),
@@ -316,7 +319,7 @@ impl Connection {
     ) -> Next {
         let mut last_ns = None;
         self.work_bytes = 0;
-        let now = Moment(self.node.env().clock.unix_ns());
+        let now = self.turn_began.unwrap_or_else(|| Moment(self.node.env().clock.unix_ns()));
         let measured = self.counters.begin_turn();
         for _ in 0..TURN_REQUESTS {
             if let Some(reason) = self.closing {

@@ -58,6 +58,7 @@ impl Inbound {
             noop_interval_s: NOOP_INTERVAL_S,
             // What the producer may send was agreed on with the client, on another connection.
             features: Features { snappy: true, json: true, ..features },
+            takes_files: false,
             change_streams: bucket.backend() == StorageBackend::LogStructured,
         };
         let mut consumer = Consumer::led(Arc::clone(bucket), config);

@@ -500,7 +500,9 @@ impl Host {
             return Ok(());
         }
         self.note(spec, env)?;
-        let configured = self.config.buckets.iter().find(|configured| configured.name == spec.name);
+        // A member's buckets are in the list, also those that the configuration names.
+        let mut configured = self.config.buckets.iter().filter(|_| !self.config.is_member);
+        let configured = configured.find(|configured| configured.name == spec.name);
         let is_noted = match configured {
             Some(configured) => configured.backend == spec.backend,
             None => self.list.lock().has(&spec.name),

@@ -52,6 +52,7 @@ pub mod injections;
 pub mod kept_by;
 pub mod kept_users;
 mod layout;
+mod local_move;
 pub mod log_levels;
 pub mod login_throttle;
 mod lone_writer;

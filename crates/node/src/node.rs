@@ -156,6 +156,9 @@ impl Events {
 
     /// A client asks for something as the user that its certificate names, and there is no such user: what it is told.
     pub fn unknown_certified(&self, name: &str, now: Duration) -> String {
+        if name.is_empty() {
+            return self.nameless_certificate(now);
+        }
         if let Some(left_out) = self.unknown_certified.admit(now) {
             let user = UserData(name);
             tracing::warn!(
@@ -167,6 +170,20 @@ impl Events {
             "The client's certificate names user {name:?}, which does not exist: make this user, or log in with name and \
              password"
         )
+    }
+
+    /// The same where no rule finds a name.
+    fn nameless_certificate(&self, now: Duration) -> String {
+        if let Some(left_out) = self.unknown_certified.admit(now) {
+            tracing::warn!(
+                event = "certificate_names_no_user",
+                left_out,
+                "no rule of tls-client-user finds the name of a user in a client's certificate"
+            );
+        }
+        "No rule of tls-client-user finds the name of a user in the client's certificate: give the client another one, change \
+         the rules (/settings/clientCertAuth tells them), or log in with name and password"
+            .to_owned()
     }
 }
 

@@ -121,13 +121,24 @@ fn reload_users(node: &Node, present: &mut Config, new: &mut Config, told: &mut 
     node.accounts().change_configured(node, &new.users);
     let names = |of: &Config| of.users.iter().map(|user| user.name.clone()).collect::<Vec<_>>();
     let (before, after) = (names(present), names(new));
+    let users = node.accounts().users();
     let word = |name: &String| match present.users.iter().find(|user| user.name == *name) {
+        None if users.is_hidden(name) => Some(format!(
+            "user {name:?} was added, and hides the one of that name that was made while the node ran: that one counts again \
+             once this one is gone, unless it is deleted (stave user delete)"
+        )),
         None => Some(format!("user {name:?} was added")),
         Some(user) => (!new.users.contains(user)).then(|| format!("user {name:?} was changed")),
     };
     told.taken.extend(after.iter().filter_map(word));
     let gone = before.iter().filter(|name| !after.contains(name));
-    told.taken.extend(gone.map(|name| format!("user {name:?} was removed")));
+    told.taken.extend(gone.map(|name| match users.has_kept(name) {
+        true => format!(
+            "user {name:?} was removed: the one of that name that was made while the node ran counts again, with its own password \
+             and roles"
+        ),
+        false => format!("user {name:?} was removed"),
+    }));
     present.users.clone_from(&new.users);
 }
 

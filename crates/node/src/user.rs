@@ -342,6 +342,21 @@ impl Users {
         self.configured.contains_key(name)
     }
 
+    /// Whether a user that was made while the node ran does not count, since one of the configuration has its name.
+    pub fn is_hidden(&self, name: &str) -> bool {
+        self.configured.contains_key(name) && self.kept.contains_key(name)
+    }
+
+    /// The names of such users.
+    pub(crate) fn hidden(&self) -> impl Iterator<Item = &str> {
+        self.configured.keys().map(String::as_str).filter(|name| self.kept.contains_key(*name))
+    }
+
+    /// Whether a user that was made while the node ran counts.
+    pub(crate) fn has_kept(&self, name: &str) -> bool {
+        self.kept.contains_key(name) && !self.configured.contains_key(name)
+    }
+
     /// Whether the secret with which nodes of a cluster log in is known.
     pub(crate) fn has_nodes(&self) -> bool {
         !self.nodes.is_empty()

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use ::node::at_rest;
 use ::node::cluster::membership;
@@ -31,9 +30,9 @@ pub fn check(config: &Config, env: &Env) -> Result<Vec<String>, Failure> {
     }
     let mut warnings = at_rest::check(env, config)?;
     if let Some(tls) = &config.tls {
-        let tls = Arc::new(Tls::load(env, tls, config.is_member)?);
+        let tls = Tls::load(env, tls, config.is_member)?;
         let alternate = config.alternate.iter().map(|alternate| alternate.host.clone());
-        let hosts: Vec<String> = host_told_by(config, &tls).into_iter().chain(alternate).collect();
+        let hosts: Vec<String> = host_told_by(config).into_iter().chain(alternate).collect();
         warnings.extend(tls.warnings(env.clock.unix_s().into(), &hosts));
     }
     if let Some(endpoint) = &config.trace_endpoint {

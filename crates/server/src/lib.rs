@@ -17,8 +17,9 @@ mod socket;
 mod timer;
 pub mod tls;
 mod traces;
+mod turn_clock;
 pub mod watchdog;
 mod worker;
 
 pub use check::check;
-pub use server::{Failure, Server, serve, serve_prepared};
+pub use server::{Failure, Server, host_told_by, serve, serve_prepared};

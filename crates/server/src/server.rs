@@ -240,13 +240,13 @@ fn reached_at(
     config: &Config,
     kv: SocketAddr,
     http: SocketAddr,
-    encrypted: Option<&Encrypted>,
+    encrypted: Option<(SocketAddr, SocketAddr)>,
 ) -> NodeAddress {
-    let tls = encrypted.map(|at| at.kv_addr.ip());
+    let tls = encrypted.map(|(kv, _)| kv.ip());
     let host = host_told(kv.ip(), tls, encryption_level(config), config.is_member);
     let kv = SocketAddr::new(host, kv.port());
     let address = NodeAddress::new(config.advertise.as_deref(), kv, http);
-    encrypted.iter().fold(address, |address, at| address.with_tls(at.kv_addr, at.http_addr))
+    encrypted.iter().fold(address, |address, (kv, http)| address.with_tls(*kv, *http))
 }
 
 /// The host that clients are told without `--advertise`; an unspecified one means the address that each client came to.
@@ -265,12 +265,12 @@ fn host_told(plain: IpAddr, tls: Option<IpAddr>, level: ClusterEncryption, is_me
 }
 
 /// The host that a start with this configuration tells clients; `None` if each is told what it came to.
-pub(crate) fn host_told_by(config: &Config, tls: &Arc<Tls>) -> Option<String> {
-    let of_tls = config.tls.as_ref()?;
-    let (kv_addr, http_addr) = (of_tls.kv_addr, of_tls.http_addr);
-    let kv = plain_addrs(config, config.plain_kv()).first().copied().unwrap_or(kv_addr);
-    let encrypted = Encrypted { tls: Arc::clone(tls), kv_addr, http_addr };
-    reached_at(config, kv, http_addr, Some(&encrypted)).host
+pub fn host_told_by(config: &Config) -> Option<String> {
+    let encrypted = config.tls.as_ref().map(|tls| (tls.kv_addr, tls.http_addr));
+    let first = |addrs: Vec<SocketAddr>| plain_addrs(config, addrs).first().copied();
+    let kv = first(config.plain_kv()).or(encrypted.map(|(kv, _)| kv))?;
+    let http = first(config.plain_http()).or(encrypted.map(|(_, http)| http))?;
+    reached_at(config, kv, http, encrypted).host
 }
 
 /// Reads what was made while the node ran before: users, its address for other networks, the settings of the audit log.
@@ -310,6 +310,7 @@ pub fn serve_prepared(
     let (kv_addr, http_addr) = (listeners.kv_addr, listeners.http_addr);
     let encrypted = listeners.encrypted.as_ref();
     let peer_tls = PeerTls::new(encryption_level(&config), encrypted.map(|at| Arc::clone(&at.tls)));
+    let encrypted = encrypted.map(|at| (at.kv_addr, at.http_addr));
     let address = reached_at(&config, kv_addr, http_addr, encrypted);
     let Opened { served: buckets, down } = host.start_all(opened, &env);
     let counters: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerCounters::default())).collect();
@@ -497,10 +498,13 @@ impl Server {
             let overruled = encrypted.tls.overruled(&asked);
             match encrypted.tls.reload(env, &asked) {
                 Ok(true) => told.taken.push(
-                    "tls-cert, tls-key, tls-min-version, tls-cipher-suites, for new connections".to_owned(),
+                    "certificate, key, CAs or other settings of TLS (tls-...), for new connections"
+                        .to_owned(),
                 ),
                 Ok(false) => {}
-                Err(error) => told.refused.push(format!("TLS, which stays as it was: {error}")),
+                Err(error) => {
+                    told.refused.push(format!("certificate and key, which stay as they were: {error}"))
+                }
             }
             let to_no_effect = |name| format!("{name}: what was set over HTTP counts over it");
             told.refused.extend(overruled.into_iter().map(to_no_effect));

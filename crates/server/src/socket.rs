@@ -112,12 +112,13 @@ impl Socket {
             return Poll::Ready(reason);
         }
         let worker = Rc::clone(&self.worker);
-        let clock = &worker.node.env().clock;
-        let began_ns = clock.monotonic_ns();
+        let clock = &*worker.node.env().clock;
+        let began = worker.turns.begin(clock);
+        self.connection.turn_began = Some(began.moment);
         worker.counters.turn_begins();
         let ended = self.poll_turn(cx);
         self.look_at_handshake();
-        let took_ns = clock.monotonic_ns().saturating_sub(began_ns);
+        let took_ns = worker.turns.end(clock, began);
         worker.counters.turn_took(took_ns);
         self.connection.turn_took(took_ns);
         let frame_bytes = self.reserved_bytes.max(self.partial.capacity());

@@ -23,8 +23,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::tls::{Acceptance, Transport};
+use crate::turn_clock::TurnClock;
 use crate::watchdog::WatchedThread;
-use crate::{acceptor, socket};
+use crate::{acceptor, socket, turn_clock};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;
@@ -49,6 +50,8 @@ pub struct WorkerState {
     pub edition: Cell<u64>,
     /// Tells whether clients have to wait.
     pub hearing: Hearing,
+    /// When turns of connections begin.
+    pub(crate) turns: TurnClock,
     /// Told whenever a connection has ended.
     ended: Notify,
 }
@@ -88,7 +91,9 @@ impl Worker {
         let env = node.env().clone();
         let job = move || {
             // The runtime belongs to its thread, so it is made there and its failure is told.
-            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            let mut builder = Builder::new_current_thread();
+            builder.enable_all().on_thread_park(turn_clock::note_wait);
+            match builder.build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     drop(report);
                     runtime.block_on(run(receiver, node, counters, watched));
@@ -134,6 +139,7 @@ async fn run(
     let state = Rc::new(WorkerState {
         edition: Cell::new(hearing.edition()),
         hearing: hearing.clone(),
+        turns: TurnClock::default(),
         reaper: Reaper::new(Arc::clone(&counters)),
         counters,
         node: Arc::clone(&node),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use ca::Ca;
 use protocol::{RequestParts, Status, opcode, write_request};
-use rcgen::{DnType, SanType};
+use rcgen::{DnType, KeyPair, SanType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use server::Server;
@@ -215,6 +215,12 @@ fn the_first_rule_that_finds_a_name_counts() {
         let client = fixture.client(&fixture.ca, "Administrator", others.clone());
         assert_eq!(ask(fixture.kvs(), client, &writes()), [status, status], "{others:?}");
     }
+    // A client is told that the rules find no name in its certificate.
+    let nameless = || fixture.client(&fixture.ca, "Administrator", Vec::new());
+    let is_told = |said: &str| said.contains("No rule of tls-client-user");
+    assert!(answers(fixture.kvs(), nameless(), &writes()).iter().all(|(_, said)| is_told(said)), "over KV");
+    let answer = http_answer(fixture.https(), nameless());
+    assert!(answer.starts_with("HTTP/1.1 401") && is_told(&answer), "{answer}");
     fixture.server.stop().expect("a clean stop");
 }
 
@@ -345,5 +351,73 @@ fn a_certificate_that_is_not_for_the_host_that_clients_are_told_is_warned_of() {
     assert_eq!(status, 200, "{told}");
     assert!(told.contains("clients are told that this node is 127.0.0.1"), "{told}");
     assert!(told.contains("db1.example.org, 192.0.2.7"), "{told}");
+    fixture.server.stop().expect("a clean stop");
+}
+
+/// Whether a client is let in that shows a certificate; one whom the node refuses learns of it when it reads.
+fn is_let_in(addr: SocketAddr, config: Arc<ClientConfig>) -> bool {
+    let mut stream = connect(addr, config);
+    let asked = stream.write_all(b"GET /whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut answer = Vec::new();
+    // The node may end the connection without the last message of TLS.
+    let _ = asked.and_then(|()| stream.read_to_end(&mut answer));
+    answer.starts_with(b"HTTP/1.1 200")
+}
+
+#[test]
+fn a_ca_that_is_taken_out_counts_no_more_whatever_the_key_is() {
+    let fixture = Fixture::start("tls-client-auth = \"optional\"\n");
+    let (folder, new) = (fixture.folder.path(), Ca::new());
+    let reload = || support::http(&fixture.server, "POST", "/node/controller/reloadCertificate", "");
+    let of = |issuer: &Ca| fixture.client(issuer, "Administrator", Vec::new());
+    let old = of(&fixture.ca);
+    assert!(is_let_in(fixture.https(), Arc::clone(&old)));
+
+    // Another CA, and a key of another certificate.
+    let pair = std::fs::read(folder.join("node.key")).expect("it is there");
+    std::fs::write(folder.join("ca.pem"), new.pem()).expect("written");
+    std::fs::write(folder.join("node.key"), KeyPair::generate().expect("a key").serialize_pem())
+        .expect("written");
+    let (status, told) = reload();
+    assert!(
+        status == 400 && told.contains("does not belong") && told.contains("count from now on"),
+        "{told}"
+    );
+    assert!(!is_let_in(fixture.https(), Arc::clone(&old)), "its CA was taken out");
+    assert!(is_let_in(fixture.https(), of(&new)), "this one was put in");
+    let (status, told) = reload();
+    assert!(status == 400 && told.contains("does not belong"), "{told}");
+    let healthz = || support::http(&fixture.server, "GET", "/healthz", "");
+    assert_eq!(healthz().0, 200, "clients are served by what counts");
+    std::fs::write(folder.join("node.key"), pair).expect("written");
+    assert_eq!(reload().0, 200);
+    assert!(!is_let_in(fixture.https(), old) && is_let_in(fixture.https(), of(&new)));
+    fixture.server.stop().expect("a clean stop");
+}
+
+#[test]
+fn no_certificate_counts_while_the_cas_cannot_be_read() {
+    let fixture = Fixture::start("tls-client-auth = \"optional\"\n");
+    let file = fixture.folder.path().join("ca.pem");
+    let reload = || support::http(&fixture.server, "POST", "/node/controller/reloadCertificate", "");
+    let healthz = || support::http(&fixture.server, "GET", "/healthz", "");
+    let client = fixture.client(&fixture.ca, "Administrator", Vec::new());
+    for spoiled in [Some("half of a file"), None] {
+        match spoiled {
+            Some(text) => std::fs::write(&file, text).expect("written"),
+            None => std::fs::remove_file(&file).expect("removed"),
+        }
+        // The first look may come while the file is written; the node looks by itself, too.
+        while !reload().1.contains("are refused") {}
+        assert!(!is_let_in(fixture.https(), Arc::clone(&client)), "{spoiled:?}");
+        let answer = http_answer(fixture.https(), fixture.without_certificate());
+        assert!(answer.starts_with("HTTP/1.1 401"), "the others are served: {answer}");
+        let (status, told) = healthz();
+        assert!(status == 503 && told.contains("tls-ca") && !told.contains("ca.pem"), "{told}");
+        std::fs::write(&file, fixture.ca.pem()).expect("written");
+        assert_eq!(reload().0, 200, "{spoiled:?}");
+        assert!(is_let_in(fixture.https(), Arc::clone(&client)), "{spoiled:?}");
+        assert_eq!(healthz().0, 200);
+    }
     fixture.server.stop().expect("a clean stop");
 }

@@ -146,6 +146,24 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
     });
     let why = why.expect("it tells what is wrong");
     assert!(why.starts_with("TLS: ") && why.contains("certificate"), "{why}");
+    // After ten seconds an operator is told, whichever node is asked.
+    let told = |member: &Member| {
+        let (code, body) = http(&member.server, "GET", "/v1/cluster", "");
+        assert_eq!(code, 200, "{body}");
+        let cluster: Value = serde_json::from_str(&body).expect("JSON");
+        let notes = cluster["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        notes.filter(|note| note.contains("has had no connection to")).map(str::to_owned).next()
+    };
+    for member in &members {
+        let note = (0..3_000).find_map(|_| {
+            member.cluster.wait_until(Duration::from_millis(10), |_, _| false);
+            told(member)
+        });
+        let note = note.expect("a note");
+        assert!(note.starts_with("bucket default: n_") && note.contains("TLS: "), "{note}");
+    }
+    let (code, body) = http(&members[0].server, "GET", "/healthz", "");
+    assert!(code == 503 && body.contains("has had no connection to n_") && body.contains("TLS: "), "{body}");
     members.into_iter().for_each(Member::stop);
 }
 

@@ -21,6 +21,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use node::cluster::{Cluster, ClusterConfig};
 use node::sasl::client::{Exchange, MECHANISM};
+use node::sasl::digest::Mechanism;
 use node::{Config, replication::LinkState};
 use protocol::feature::{Feature, Features};
 use protocol::{Durability, FrameInfos, RequestParts, Status, opcode};
@@ -356,6 +357,8 @@ impl Store for Earlier {
         let Some(member) = member else { return self.0.swap(swap) };
         let mut member: Value = serde_json::from_slice(member).expect("JSON");
         assert_eq!(member.as_object_mut().and_then(|fields| fields.remove("node_login")), Some(json!(true)));
+        let timed = member.as_object_mut().and_then(|fields| fields.remove("timed_proofs"));
+        assert_eq!(timed, Some(json!(true)));
         let value = member.to_string();
         self.0.swap(Swap { value: Some(value.as_bytes()), ..swap })
     }
@@ -398,9 +401,70 @@ fn a_node_of_an_earlier_version_is_asked_as_the_administrator_and_keeps_the_pass
         assert!(member.cluster.wait_until_promised(SOON), "nodes of both versions promise each other");
     }
     assert!(logs_in_as(&others[0], &others[1]).starts_with("@node/"));
+    // Such a node proves without a time that it is one: that is good for reading.
+    let figures = proof(&others[0], "GET", "/v1/figures", None);
+    assert_eq!(shown(&others[0], "GET", "/v1/figures", &figures), 200);
+    let compaction = proof(&others[0], "GET", COMPACTION, None);
+    assert_eq!(shown(&others[0], "POST", COMPACTION, &compaction), 401, "it may be shown again");
     nodes.link_users();
     let told = others[0].server.reload(config(nodes.folders[0].path(), "another"));
     assert!(told.refused[0].contains(&earlier) && told.refused[0].contains("upgrade"), "{told}");
     assert_eq!(client_of(&others[0].server, "Administrator", "password").1, Status::Success);
+    nodes.stop();
+}
+
+const COMPACTION: &str = "/v1/compaction/default/start";
+
+/// What shows a member that a node of its cluster asks it for something, made at this moment of Unix time; without one, as the
+/// last version made it.
+fn proof(member: &Member, method: &str, path: &str, time_s: Option<u64>) -> String {
+    let identity = member.cluster.identity().expect("it has joined");
+    let key = member.cluster.secrets().accepted()[0].key(&format!("stave node-to-node {identity}"));
+    let view = member.cluster.view().expect("it was read");
+    let node = view.state.node_of(member.cluster.uuid()).expect("it is a member").1.address.http();
+    let of = |text: String| {
+        let proof = Mechanism::Sha256.hmac(key.bytes(), &[text.as_bytes()]);
+        proof.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    match time_s {
+        None => format!("Stave-Node {}", of(format!("{method}\n{path}\n{node}"))),
+        Some(time_s) => {
+            let proof = of(format!("timed\n{method}\n{path}\n{node}\n{time_s}\n00"));
+            format!("Stave-Node time={time_s},nonce=00,proof={proof}")
+        }
+    }
+}
+
+/// The status of an answer to a request that shows this.
+fn shown(member: &Member, method: &str, path: &str, proof: &str) -> u16 {
+    let mut stream = TcpStream::connect(member.server.http_addr()).expect("it listens");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: {proof}\r\n");
+    stream.write_all(format!("{head}Content-Length: 2\r\n\r\n{{}}").as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in text");
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code")
+}
+
+#[test]
+fn what_a_listener_hears_between_nodes_is_good_for_minutes_and_changes_nothing() {
+    let nodes = Nodes::start(&one_store());
+    let member = &nodes.members[0];
+    // Nodes ask each other so.
+    let compact = "/pools/default/buckets/default/controller/compactBucket";
+    assert_eq!(http(&member.server, "POST", compact, ""), (200, String::new()));
+    let now_s = u64::from(Env::real().clock.unix_s());
+    let status = |method, path, time_s| shown(member, method, path, &proof(member, method, path, time_s));
+    assert_eq!(status("GET", "/v1/figures", Some(now_s)), 200);
+    assert_eq!(status("GET", "/v1/figures", Some(now_s)), 200, "reading may be repeated");
+    assert_eq!(status("GET", "/v1/figures", Some(now_s - 400)), 401, "it is too old");
+    assert_eq!(status("GET", "/v1/figures", Some(now_s + 400)), 401, "it is of another clock");
+    assert_eq!(status("GET", "/v1/figures", None), 401, "no node of the last version is there");
+    assert_eq!(status("POST", COMPACTION, Some(now_s)), 200);
+    assert_eq!(status("POST", COMPACTION, Some(now_s)), 401, "it is shown again");
+    let of_figures = proof(member, "GET", "/v1/figures", Some(now_s));
+    assert_eq!(shown(member, "POST", COMPACTION, &of_figures), 401, "it is for something else");
+    let of_another = proof(&nodes.members[1], "GET", "/v1/figures", Some(now_s));
+    assert_eq!(shown(member, "GET", "/v1/figures", &of_another), 401, "it is for another node");
     nodes.stop();
 }

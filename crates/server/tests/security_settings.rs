@@ -385,6 +385,29 @@ fn who_has_no_other_way_in_shows_a_certificate_before_it_becomes_mandatory() {
     server.stop().expect("a clean stop");
 }
 
+/// To take a state back is to set that of the configuration.
+#[test]
+fn who_has_no_other_way_in_shows_a_certificate_before_it_becomes_mandatory_again() {
+    let place = Place::new();
+    let lines = format!("{}\ntls-client-auth = \"required\"\n", place.lines_with_ca());
+    let mut config = support::config(&place.folder.path().join("data"), 1, &lines);
+    config.listening.http_is_off = true;
+    let server = server::serve(config, Env::real()).expect("the node starts");
+    let (at, without) = (https(&server), Arc::new(place.client(&[], BOTH)));
+    let by_cn = Arc::new(place.certified("Administrator", Vec::new()));
+    let enabled = rules("enable", &by_common_name());
+    let asked = |client, method, login, body| {
+        ask(&mut connect(at, client), method, CERTIFICATES, login, body).expect("an answer")
+    };
+    assert_eq!(asked(&by_cn, "POST", None, &enabled).0, 200);
+    let (refused, why) = asked(&without, "DELETE", ROOT, "");
+    assert!(refused == 400 && why.contains("mandatory") && why.contains("no certificate"), "{why}");
+    assert_eq!(code(at, &without, ROOT), Some(200), "it is as it was");
+    assert_eq!(asked(&by_cn, "DELETE", None, "").0, 200);
+    assert_eq!([code(at, &without, ROOT), code(at, &by_cn, None)], [None, Some(200)]);
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn the_console_is_not_served_where_it_is_hidden() {
     let place = Place::new();

@@ -435,3 +435,36 @@ fn a_login_adds_the_hash_that_an_earlier_version_did_not_keep() {
     assert_eq!(log_in(&server, "ann", "passw0rd").1, Status::AuthError);
     server.stop().expect("a clean stop");
 }
+
+/// A user of the configuration hides one of its name that was made before: that one can be deleted, and is told when it counts
+/// again.
+#[test]
+fn a_hidden_user_is_told_and_can_be_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), USERS);
+    let configured = format!(
+        "{USERS}\n[[user]]\nname = \"ann\"\npassword = \"password-2\"\nrole = \"data_reader[default]\""
+    );
+    let reload = |lines: &str| server.reload(support::config(folder.path(), 2, lines)).taken;
+    let login = |password| log_in(&server, "ann", password).1;
+    taken(&server, "PUT", ANN, "password=password-1&roles=admin");
+
+    let told = reload(&configured);
+    assert!(told.len() == 1 && told[0].contains("hides the one of that name"), "{told:?}");
+    assert_eq!((login("password-1"), login("password-2")), (Status::AuthError, Status::Success));
+    // It counts again when the other one goes.
+    let told = reload(USERS);
+    assert!(told.len() == 1 && told[0].contains("counts again"), "{told:?}");
+    assert_eq!((login("password-1"), login("password-2")), (Status::Success, Status::AuthError));
+
+    reload(&configured);
+    let as_guard = || http_as("guard", server.http_addr(), "DELETE", ANN, "").0;
+    assert_eq!(as_guard(), 403, "it is an administrator");
+    taken(&server, "DELETE", ANN, "");
+    assert_eq!(login("password-2"), Status::Success, "the user of the configuration stays");
+    let (code, told) = http(&server, "DELETE", ANN, "");
+    assert!(code == 400 && told.contains("is a user of the node's configuration"), "{told}");
+    assert_eq!(reload(USERS), ["user \"ann\" was removed"]);
+    assert_eq!((login("password-1"), login("password-2")), (Status::AuthError, Status::AuthError));
+    server.stop().expect("a clean stop");
+}

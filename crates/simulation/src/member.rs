@@ -95,6 +95,8 @@ impl Membership {
             limits: None,
             reads: 2,
             node_login: false,
+            timed_proofs: false,
+            moves_stores: false,
         };
         serde_json::to_vec(&member).unwrap_or_default()
     }

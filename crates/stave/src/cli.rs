@@ -131,12 +131,15 @@ pub(crate) enum Command {
 
 /// Where a node is reached if nothing else is said.
 const DEFAULT_HOST: &str = "127.0.0.1";
-const DEFAULT_ADDR: &str = "127.0.0.1:11210";
+/// No address that can be given: a port that is given is taken as it is, with and without TLS.
+const DEFAULT_ADDR: &str = "127.0.0.1:11210|11207";
+const KV_PORT: u16 = 11210;
+const KV_PORT_TLS: u16 = 11207;
 
 /// Which node, and as whom.
 #[derive(Clone, Debug, Args)]
 pub struct NodeFlags {
-    /// The server's KV address
+    /// The server's KV address; the port is 11210 if none is given, with TLS 11207
     #[arg(long, value_name = "HOST:PORT", env = "STAVE_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
@@ -210,10 +213,12 @@ impl NodeFlags {
 
 /// The address with the dialect's usual port if it has none.
 fn with_port(addr: &str, dialect: Dialect, by_tls: bool) -> String {
-    let addr = if by_tls && addr == DEFAULT_ADDR { DEFAULT_HOST } else { addr };
+    let of_couchbase = if by_tls { KV_PORT_TLS } else { KV_PORT };
+    if addr == DEFAULT_ADDR {
+        return client::with_port(DEFAULT_HOST, of_couchbase);
+    }
     let port = match dialect {
-        Dialect::Couchbase if by_tls => 11207,
-        Dialect::Couchbase => 11210,
+        Dialect::Couchbase => of_couchbase,
         Dialect::Memcached => 11211,
     };
     client::with_port(addr, port)
@@ -330,7 +335,8 @@ mod tests {
         assert_eq!(with_port("h", Dialect::Memcached, false), "h:11211");
         let by_tls = |addr| with_port(addr, Dialect::Couchbase, true);
         assert_eq!((by_tls("h"), by_tls(DEFAULT_ADDR)), ("h:11207".into(), "127.0.0.1:11207".into()));
-        assert_eq!(by_tls("h:1"), "h:1");
+        assert_eq!((by_tls("h:1"), with(DEFAULT_ADDR)), ("h:1".into(), "127.0.0.1:11210".into()));
+        assert_eq!(by_tls("127.0.0.1:11210"), "127.0.0.1:11210", "a port that is given is taken");
     }
 
     fn check_error(arguments: &str, expect: Expect) {

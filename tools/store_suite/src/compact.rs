@@ -298,6 +298,7 @@ fn saves_go_on(mut subject: impl Subject) {
             save_some();
             ControlFlow::Continue(())
         },
+        ..Compaction::default()
     };
     let compacted = compact(store, &request);
     assert!(rounds.get() > 1, "{} rounds", rounds.get());

@@ -28,4 +28,4 @@ pub use account::Account;
 pub use cache_lines::{CacheLine, CacheLines};
 pub use heap::{ClassUsage, Heap, HeapUsage, Moving};
 pub use part::{PARTS, Part, Parts};
-pub use process::{ProcessMemory, settle_system, trim_system, trim_system_above};
+pub use process::{ProcessMemory, settle_system, trim_system, trim_system_above, trim_system_in_time};

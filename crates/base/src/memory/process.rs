@@ -1,6 +1,9 @@
 //! What the whole process has from the system.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::chunks::CHUNKS;
 
@@ -59,6 +62,67 @@ pub fn settle_system() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MOST_FREE_ON_TOP: i32 = 512 << 10;
 
+/// When the buckets of this process asked the system's allocator what is free in it.
+static QUESTIONS: Mutex<Questions> = Mutex::new(Questions::new());
+
+/// When the system's allocator is asked again.
+struct Questions {
+    /// On the clock of the bucket that asked; `None` before the first question.
+    asked: Option<Duration>,
+    /// The most that the process had taken from the system by then.
+    peak_bytes: u64,
+    /// The least that a bucket has named since.
+    most: u64,
+}
+
+/// All buckets together ask once in this time,
+const ASK_AFTER: Duration = Duration::from_secs(1);
+/// and while the process takes no more than it ever did, once in this time.
+const ASK_CALM_AFTER: Duration = Duration::from_secs(10);
+/// It takes more if it has grown by such a part of what may be free.
+const GROWN_ONE_IN: u64 = 4;
+
+impl Questions {
+    const fn new() -> Questions {
+        Questions { asked: None, peak_bytes: 0, most: u64::MAX }
+    }
+
+    /// How much may be free, if the allocator is to be asked now. Clocks of several simulated nodes may be far apart.
+    fn due(&mut self, now: Duration, peak_bytes: u64, most: u64) -> Option<u64> {
+        self.most = self.most.min(most);
+        let has_grown = peak_bytes > self.peak_bytes.saturating_add(self.most / GROWN_ONE_IN);
+        let pause = if has_grown { ASK_AFTER } else { ASK_CALM_AFTER };
+        if self.asked.is_some_and(|asked| asked.abs_diff(now) < pause) {
+            return None;
+        }
+        (self.asked, self.peak_bytes) = (Some(now), peak_bytes);
+        Some(std::mem::replace(&mut self.most, u64::MAX))
+    }
+}
+
+/// Makes the system's allocator give free pages back if it keeps more than `most` bytes that are free. Says whether it did.
+/// Each bucket may call this every second: the allocator is asked seldom, because it walks all that is free under its locks.
+/// The question is about the least `most` of the calls since the last question.
+pub fn trim_system_in_time(now: Duration, most: u64) -> bool {
+    // The question takes milliseconds: the lock is not held meanwhile.
+    let due = QUESTIONS.lock().due(now, peak_bytes(), most);
+    due.is_some_and(trim_system_above)
+}
+
+/// The most that the process ever had in memory; 0 if the system does not say.
+fn peak_bytes() -> u64 {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: all zeros are a value of it, and the call only writes to it.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        if unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) } == 0 {
+            return u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10;
+        }
+    }
+    0
+}
+
 /// Free bytes that the system's allocator gave back to the system, and from which nothing was allocated since. They still
 /// count as free there, so this is the least that was free since.
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +139,7 @@ pub fn trim_system() {
 }
 
 /// Does the same if the system's allocator keeps more than `most` bytes that are free. Says whether it did. To be called
-/// every second or so, so that what was allocated in between is noticed.
+/// every few seconds, so that what was allocated in between is noticed; it walks what is free, so not by each bucket.
 ///
 /// The allocator keeps what was freed for the next allocation of the same arena. Short-lived threads use one arena after
 /// the other, so that each keeps as much as the busiest of them needed.
@@ -110,6 +174,26 @@ fn system_bytes() -> Option<(u64, u64)> {
 mod tests {
     use super::*;
     use crate::memory::Heap;
+
+    #[test]
+    fn the_allocator_is_asked_seldom_and_for_the_least_that_is_named() {
+        let (mut questions, s) = (Questions::new(), Duration::from_secs);
+        assert_eq!(questions.due(s(5), 1_000, 80), Some(80));
+        // Thirty buckets that look in the same second, and a process that takes no more.
+        (0..30).for_each(|n| assert_eq!(questions.due(s(6), 1_000, 100 + n), None));
+        assert_eq!(questions.due(s(14), 1_010, 40), None, "it has grown by a quarter of that, and no more");
+        assert_eq!(questions.due(s(15), 1_010, 200), Some(40), "the least since the last time");
+        assert_eq!(questions.due(s(16), 1_010 + 25, 100), None);
+        assert_eq!(questions.due(s(16), 1_010 + 26, 100), Some(100), "it has grown");
+        assert_eq!(questions.due(s(16), 2_000, 100), None, "a second has to pass");
+        assert_eq!(questions.due(s(3), 1_000, 100), Some(100), "the clock of another world");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_tells_the_most_that_was_taken() {
+        assert!(peak_bytes() > 1 << 20);
+    }
 
     #[test]
     fn a_heap_shows_in_the_process() {

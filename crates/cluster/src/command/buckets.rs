@@ -35,6 +35,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
                 flushes: 0,
                 flushing: None,
                 next_ids: NextIds::default(),
+                store_move: None,
             };
             let mut state = state.next();
             state.buckets.insert(name.clone(), bucket);

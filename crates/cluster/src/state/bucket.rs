@@ -80,6 +80,19 @@ impl<'de> Deserialize<'de> for Shared {
     }
 }
 
+/// A bucket goes to another store, until every node with a share has all of it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreMove {
+    /// The revision that asked for it, or for its end.
+    pub since: u64,
+    /// The store in which it was, as its settings name it.
+    pub from: String,
+    /// The store that was asked for.
+    pub to: String,
+    /// Whether it goes back: its settings name the store in which it was.
+    pub is_cancelled: bool,
+}
+
 /// A bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
@@ -117,6 +130,10 @@ pub struct Bucket {
     /// Ids that no scope and no collection ever had.
     #[serde(default)]
     pub next_ids: NextIds,
+    /// That it goes to another store. Versions before this field drop it when they write: then it is not known any more
+    /// when all nodes are there, and each of them moves what it has all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_move: Option<StoreMove>,
 }
 
 /// Ids that no scope and no collection of a bucket ever had; zero as long as none was made.
@@ -131,7 +148,12 @@ pub struct NextIds {
 impl Bucket {
     /// Whether copies are in memory alone: one is gone when the process that has it ends.
     pub fn is_ephemeral(&self) -> bool {
-        self.settings.get("type").and_then(Value::as_str) == Some("ephemeral")
+        self.store() == Some("ephemeral")
+    }
+
+    /// The store that its settings name; `None` if they name none.
+    pub fn store(&self) -> Option<&str> {
+        self.settings.get("type").and_then(Value::as_str)
     }
 
     /// Whether one of its vBuckets waits for the choice of its active copy.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::compact::{self, Rows};
-use super::{Bucket, FORMAT, Invalid, MAX_BYTES, NextIds, NodeId, SINGLE, State, Step};
+use super::{Bucket, FORMAT, Invalid, MAX_BYTES, NextIds, NodeId, SINGLE, State, Step, StoreMove};
 use crate::keys;
 use crate::store::{Put, Snapshot};
 
@@ -35,6 +35,8 @@ struct Asked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     flushing: Option<u64>,
     next_ids: NextIds,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store_move: Option<StoreMove>,
 }
 
 /// Who has the vBuckets of a bucket, and what is under way.
@@ -61,12 +63,15 @@ impl Asked {
             flushes: bucket.flushes,
             flushing: bucket.flushing,
             next_ids: bucket.next_ids,
+            store_move: bucket.store_move.clone(),
         }
     }
 
     fn is_same(one: &Bucket, other: &Bucket) -> bool {
-        (&one.uuid, &one.settings, one.replicas, one.flushes, one.flushing, one.next_ids)
-            == (&other.uuid, &other.settings, other.replicas, other.flushes, other.flushing, other.next_ids)
+        let settings = (&one.settings, &one.store_move) == (&other.settings, &other.store_move);
+        settings
+            && (&one.uuid, one.replicas, one.flushes, one.flushing, one.next_ids)
+                == (&other.uuid, other.replicas, other.flushes, other.flushing, other.next_ids)
     }
 }
 
@@ -268,6 +273,7 @@ fn read_bucket(
                 bucket.replicas = asked.replicas;
                 (bucket.flushes, bucket.flushing) = (asked.flushes, asked.flushing);
                 bucket.next_ids = asked.next_ids;
+                bucket.store_move = asked.store_move;
             }
             keys::MANIFEST => bucket.manifest = parse(&entry.value)?,
             _ => parse::<Map>(&entry.value)?.put_into(name, &mut bucket)?,

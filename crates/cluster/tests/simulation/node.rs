@@ -103,6 +103,8 @@ impl SimNode {
             limits: None,
             reads: 2,
             node_login: false,
+            timed_proofs: false,
+            moves_stores: false,
         };
         serde_json::to_vec(&member).expect("a member is JSON")
     }

@@ -46,7 +46,15 @@ pub fn view_of(state: State) -> View {
 pub fn lives(view: &mut View, id: u32, incarnation: u64) {
     view.members.insert(
         id.to_string(),
-        Member { incarnation, address: address(id), limits: None, reads: 2, node_login: true },
+        Member {
+            incarnation,
+            address: address(id),
+            limits: None,
+            reads: 2,
+            node_login: true,
+            timed_proofs: true,
+            moves_stores: true,
+        },
     );
 }
 

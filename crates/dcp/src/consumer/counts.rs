@@ -23,6 +23,10 @@ pub struct ConsumerCounts {
     pub full: u64,
     /// vBuckets that were taken over.
     pub taken_over: u64,
+    /// vBuckets without changes that were filled with a file.
+    pub filled_by_file: u64,
+    /// vBuckets without changes that were sent documents from the producer's disk.
+    pub filled_by_documents: u64,
 }
 
 impl ConsumerCounts {
@@ -38,5 +42,7 @@ impl ConsumerCounts {
         self.unsupported += other.unsupported;
         self.full += other.full;
         self.taken_over += other.taken_over;
+        self.filled_by_file += other.filled_by_file;
+        self.filled_by_documents += other.filled_by_documents;
     }
 }

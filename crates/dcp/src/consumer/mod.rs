@@ -57,6 +57,9 @@ pub struct ConsumerConfig {
     pub noop_interval_s: u32,
     /// What was agreed on before the connection was opened for changes.
     pub features: Features,
+    /// Whether files are brought, by whoever drives it, where they are faster than documents
+    /// ([`engine::Roles::fills_by_file`]).
+    pub takes_files: bool,
     /// Whether every version is asked for, of a producer that keeps a history of changes.
     pub change_streams: bool,
 }
@@ -122,6 +125,8 @@ pub struct Consumer {
     due: Vec<VbId>,
     /// Rollbacks that are to be done elsewhere.
     rollbacks: Vec<RollBack>,
+    /// vBuckets that are to be filled with files elsewhere.
+    fills: Vec<VbId>,
     /// vBuckets that are asked for again, by when.
     pausing: BTreeSet<(Duration, VbId)>,
     /// Bytes of messages that are not applied.
@@ -152,6 +157,7 @@ impl Consumer {
             next_opaque: 0,
             due: Vec::new(),
             rollbacks: Vec::new(),
+            fills: Vec::new(),
             pausing: BTreeSet::new(),
             held_bytes: 0,
             applied_bytes: 0,
@@ -246,6 +252,7 @@ impl Consumer {
             close_stream(vb, out);
         }
         self.rollbacks.retain(|rollback| rollback.vb != vb);
+        self.fills.retain(|filling| *filling != vb);
         self.acknowledge(out);
     }
 
@@ -306,10 +313,19 @@ impl Consumer {
         }
     }
 
-    /// A rollback that was to be done is done, or was not possible: why.
+    /// A rollback or a file that was to be done is done, or was not possible: why.
     pub fn rolled_back(&mut self, vb: VbId, outcome: Result<Seqno, &'static str>, out: &mut Vec<u8>) {
-        if self.track(vb).is_none_or(|track| track.stage != Stage::RollingBack) {
-            return;
+        let Some(track) = self.track(vb) else { return };
+        match track.stage {
+            Stage::RollingBack => {}
+            Stage::Filling => {
+                // Without a file documents are asked for.
+                track.has_no_file = outcome.is_err();
+                self.counts.filled_by_file += u64::from(outcome.is_ok());
+                self.ask(vb, out);
+                return;
+            }
+            _ => return,
         }
         match outcome {
             Ok(_) => self.ask(vb, out),

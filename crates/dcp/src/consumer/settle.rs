@@ -6,11 +6,11 @@ use base::{Seqno, VbId, VbState};
 use engine::{Incoming, Refusal, ReplicaRefusal};
 use protocol::dcp::EndReason;
 use protocol::{Response, Status, opcode};
-use vbucket::{FailoverEntry, Misplaced};
+use vbucket::{FailoverEntry, IncomingSnapshot, Misplaced, SnapshotKind};
 
 use super::track::{Queued, Stage, Trouble, Work};
 use super::turn::ConsumerTurn;
-use super::{Consumer, Disconnect, MOST_ROLLBACKS};
+use super::{Consumer, Disconnect, MOST_ROLLBACKS, Mode};
 
 /// A vBucket that has to forget everything after a seqno: on a thread of its own, as that reads and writes files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct RollBack {
 pub struct Settled {
     /// To be done elsewhere, and told by [`Consumer::rolled_back`].
     pub rollbacks: Vec<RollBack>,
+    /// vBuckets whose file is to be brought and put in place, told by [`Consumer::rolled_back`], too.
+    pub fills: Vec<VbId>,
     /// What is this node's now, and for how long nobody could write meanwhile.
     pub taken_over: Vec<(VbId, Option<Duration>)>,
     /// Whether something could not be applied for want of memory: to be settled again when there is room
@@ -52,6 +54,8 @@ enum Done {
     Yes,
     /// It has to wait, and what comes behind it.
     Full,
+    /// Instead of what the stream brings a file is to come.
+    ByFile,
     /// The stream is over.
     Ended(Trouble),
     /// The vBucket was taken over.
@@ -87,6 +91,7 @@ impl Consumer {
             self.acknowledge_prepares(vb, out);
         }
         settled.rollbacks = std::mem::take(&mut self.rollbacks);
+        settled.fills = std::mem::take(&mut self.fills);
         self.acknowledge_persisted(out);
         self.counts.full += u64::from(settled.is_full);
         self.acknowledge(out);
@@ -129,6 +134,11 @@ impl Consumer {
                     track.queue.push_front(queued);
                     left = Left::Full;
                     break;
+                }
+                Ok(Done::ByFile) => {
+                    self.held_bytes -= before;
+                    self.applied_bytes += before;
+                    give_way(self, vb, &mut track, out);
                 }
                 Ok(Done::Ended(trouble)) => {
                     self.held_bytes -= before;
@@ -182,7 +192,11 @@ impl Consumer {
                 }
                 accepted
             }
+            Work::Snapshot(snapshot, _) if is_better_by_file(self, track, snapshot) => {
+                return Ok(Done::ByFile);
+            }
             Work::Snapshot(snapshot, acknowledge) => {
+                self.counts.filled_by_documents += u64::from(snapshot.kind == SnapshotKind::InitialDisk);
                 let begun = stream_of(track)
                     .and_then(|stream| self.bucket.replicas().begin_snapshot(stream, snapshot));
                 if begun.is_ok() && *acknowledge {
@@ -292,6 +306,26 @@ impl Consumer {
         self.counts.rollbacks += 1;
         self.rollbacks.push(RollBack { vb, to });
     }
+}
+
+/// Whether what a snapshot has is faster here with the file that it is read from.
+fn is_better_by_file(consumer: &Consumer, track: &super::Track, snapshot: &IncomingSnapshot) -> bool {
+    let may = consumer.config.takes_files && track.mode == Mode::Replicate && track.stream.is_some();
+    let is_first = snapshot.kind == SnapshotKind::InitialDisk && track.applied == Seqno(0);
+    if !may || !is_first || track.has_no_file {
+        return false;
+    }
+    let changes = snapshot.end.0.saturating_sub(snapshot.start.0);
+    consumer.bucket.roles().fills_by_file().is_some_and(|least| changes >= least)
+}
+
+/// Instead of what a stream brings a file is to come.
+fn give_way(consumer: &mut Consumer, vb: VbId, track: &mut super::Track, out: &mut Vec<u8>) {
+    consumer.give_up_queue(track);
+    track.stage = Stage::Filling;
+    track.stream = None;
+    super::close_stream(vb, out);
+    consumer.fills.push(vb);
 }
 
 fn stream_of(track: &super::Track) -> Result<engine::ReplicaStream, ReplicaRefusal> {

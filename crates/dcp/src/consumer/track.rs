@@ -28,6 +28,8 @@ pub enum Stage {
     Asked,
     /// What the producer's history does not have is being forgotten.
     RollingBack,
+    /// The file of the producer's vBucket comes, instead of the documents that are in it.
+    Filling,
     /// Changes come.
     Streaming,
     /// It was taken over: the producer gave it away and this node is the active one.
@@ -41,6 +43,7 @@ impl Stage {
             Stage::Pausing => "pausing",
             Stage::Asked => "asked",
             Stage::RollingBack => "rolling back",
+            Stage::Filling => "filling by file",
             Stage::Streaming => "streaming",
             Stage::TakenOver => "taken over",
         }
@@ -104,6 +107,8 @@ pub(super) struct Track {
     pub(super) blocked_for: Option<Duration>,
     /// Why it is pausing.
     pub(super) trouble: Option<Trouble>,
+    /// No file came of it: it is filled by documents.
+    pub(super) has_no_file: bool,
     /// Of a vBucket that is followed because the other end said so.
     pub(super) added: Option<Added>,
 }
@@ -159,6 +164,7 @@ impl Track {
             blocked_since: None,
             blocked_for: None,
             trouble: None,
+            has_no_file: false,
             added: None,
         }
     }

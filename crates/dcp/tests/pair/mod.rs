@@ -70,6 +70,7 @@ pub fn config() -> ConsumerConfig {
         buffer_bytes: 1 << 20,
         noop_interval_s: 1,
         features: FEATURES,
+        takes_files: false,
         change_streams: false,
     }
 }

@@ -62,6 +62,7 @@ impl Link {
             buffer_bytes: [1_000, 20_000, 1 << 20][dice.below(3) as usize],
             noop_interval_s: 10,
             features: FEATURES,
+            takes_files: false,
             change_streams: false,
         };
         let mut consumer = Consumer::new(Arc::clone(target), config);

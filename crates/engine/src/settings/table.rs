@@ -98,6 +98,12 @@ pub enum Key {
     LogMergeRuns,
     /// Whether a log-structured store merges and rewrites only what it must.
     LogCompactionPaused,
+    /// How a replica without changes is filled: 0: by documents; 1: with the file of its active; 2: what is faster.
+    ReplicaFill,
+    /// From so many changes on the file is faster.
+    ReplicaFillMinChanges,
+    /// Bytes a second in which such a file comes; 0 for no limit.
+    ReplicaFillRate,
 }
 
 /// One row of the table.
@@ -123,6 +129,8 @@ const FALLBACKS: &[&str] = &["disabled", "fallback_to_active_ack"];
 const CONFLICT_RULES: &[&str] = &["seqno", "lww"];
 /// The words of [`Key::ImpossibleCas`], as the original's configuration has them.
 const CAS_STRATEGIES: &[&str] = &["ignore", "error", "replace"];
+/// The words of [`Key::ReplicaFill`].
+const FILLS: &[&str] = &["documents", "file", "auto"];
 /// The words of [`Key::EvictionPolicy`], in the order of [`crate::EvictionPolicy`].
 const POLICIES: &[&str] = &["value_only", "full_eviction", "auto_delete", "fail_new_data"];
 
@@ -457,5 +465,28 @@ pub static SETTINGS: &[Setting] = &[
         0,
         "Whether a log-structured bucket merges and rewrites nothing in the background; writes still do what keeps the \
          debt in bounds (record 179)",
+    ),
+    row(
+        Key::ReplicaFill,
+        "replica_fill",
+        Kind::Choice(FILLS),
+        0,
+        "How a replica without changes is filled: documents streams them, file copies the file of the active vBucket where the \
+         source can give one, auto does that from replica_fill_min_changes on",
+    ),
+    row(
+        Key::ReplicaFillMinChanges,
+        "replica_fill_min_changes",
+        Kind::Count { least: 1, most: 1 << 53 },
+        50_000,
+        "With replica_fill=auto, a replica without changes is filled with a file if its source has at least so many changes on \
+         disk",
+    ),
+    row(
+        Key::ReplicaFillRate,
+        "replica_fill_max_rate",
+        Kind::Bytes { least: 0, most: 1 << 40 },
+        0,
+        "Bytes a second in which the file of one vBucket comes at most when a replica is filled with it; 0 for no limit",
     ),
 ];

@@ -22,7 +22,7 @@ pub fn files(env: &Env) -> Arc<dyn KvStore> {
 pub fn open(
     env: Env,
     handles: SimHandles,
-    store: fn(&Env) -> Arc<dyn KvStore>,
+    store: impl FnOnce(&Env) -> Arc<dyn KvStore>,
     tune: impl FnOnce(&mut BucketConfig),
 ) -> World {
     let mut config = BucketConfig::new("test", "/data/test".into());

@@ -10,6 +10,7 @@ use super::{Couch, Refusal, Refused, Vbucket, listing};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
 use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
+use crate::state::VbStateDoc;
 use crate::store::{SaveBatch, StoredVb};
 
 /// The most vBuckets that are filed together: they share a sync.
@@ -69,6 +70,16 @@ impl Files for Couch {
         before: &BeforeSwitch<'_>,
     ) -> Result<Compacted, Failure> {
         Couch::compact_with(self, vb, request, before)
+    }
+
+    fn adopt_with(
+        &self,
+        vb: VbId,
+        file: &Path,
+        state: &VbStateDoc,
+        before: &BeforeSwitch<'_>,
+    ) -> Result<StoredVb, Failure> {
+        Couch::adopt_with(self, vb, file, state, before)
     }
 
     fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure> {

@@ -296,9 +296,23 @@ impl VbFile {
         Some(Known { commit, tally, usage, key_changes, has_tail: false, identity })
     }
 
-    /// Prepares to go back to a commit; see [`CouchFile::rollback`].
-    pub(super) fn rollback(&mut self, vb: VbId, to: Seqno) -> Result<Option<Seqno>, Failure> {
-        let found = self.file.rollback(to.0).map_err(failed(vb))?;
+    /// A file that says whose it is in its last commit, with its counts.
+    pub(super) fn of_own(file: CouchFile, tally: Tally) -> VbFile {
+        VbFile { file, tally, identity: None }
+    }
+
+    /// Prepares to go back to a commit; see [`CouchFile::rollback`]. Commits of the file that it was on another node are no
+    /// commits of this one.
+    pub(super) fn rollback(&mut self, identity: Identity, to: Seqno) -> Result<Option<Seqno>, Failure> {
+        let is_own = |commit: &Snapshot| {
+            let found = commit.local(IDENTITY_ID)?;
+            identity.check(commit.path(), found.as_deref()).map_err(|_| couchstore::Failure::Damaged {
+                path: commit.path().into(),
+                offset: commit.info().header_offset,
+                what: "a commit of another file",
+            })
+        };
+        let found = self.file.rollback_where(to.0, is_own).map_err(failed(identity.vb))?;
         Ok(found.map(Seqno))
     }
 

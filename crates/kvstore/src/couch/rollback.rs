@@ -47,7 +47,7 @@ impl Couch {
         let identity = self.promises.identity(vb, revision);
         let file = self.opened(vb, vbucket, slot)?;
         let highest = Seqno(file.snapshot().info().update_seqno);
-        let Some(seqno) = file.rollback(vb, to)? else {
+        let Some(seqno) = file.rollback(identity, to)? else {
             before(None)?;
             self.promises.forget(vb)?;
             vbucket.generation.fetch_add(1, Ordering::Relaxed);

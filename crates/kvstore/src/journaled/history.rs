@@ -107,7 +107,7 @@ impl Journaled {
     }
 
     /// Puts something else in the place of what is in the journal only.
-    fn replace(&self, vb: VbId, new: Unfiled) {
+    pub(super) fn replace(&self, vb: VbId, new: Unfiled) {
         let vb = self.vb(vb);
         let mut unfiled = vb.unfiled.lock();
         let filings = unfiled.filings + 1;

@@ -1,6 +1,6 @@
 //! Compaction: what is left out, and rewriting what that makes garbage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use base::{CollectionId, DurabilityLevel, Seqno, SyncWrite, VbId};
@@ -13,7 +13,7 @@ use crate::collections::{collection_of, event_prefix};
 use crate::compaction::{Candidate, Compacted, Compaction, CompactionProgress, FileAt, Reason};
 use crate::failure::Failure;
 use crate::files::BeforeSwitch;
-use crate::store::{KvStore, Values};
+use crate::store::Values;
 
 /// No other compaction of the vBucket begins while this lives.
 struct LogTurn<'l>(&'l Log, VbId);
@@ -21,6 +21,46 @@ struct LogTurn<'l>(&'l Log, VbId);
 impl Drop for LogTurn<'_> {
     fn drop(&mut self) {
         self.0.compacting.lock().remove(&self.1);
+    }
+}
+
+/// vBuckets of which a compaction left versions out, and whose segments are to be rewritten.
+///
+/// vBuckets share segments. If each compaction rewrote them, a compaction of a whole bucket would write its files once for
+/// each vBucket.
+#[derive(Default)]
+pub(super) struct ToRewrite {
+    /// With the bytes that each took before.
+    vbs: BTreeMap<VbId, u64>,
+    /// Compactions that leave versions out now: they look here when they are done.
+    leaving_out: usize,
+}
+
+/// A compaction that leaves versions out.
+struct LeavingOut<'l>(&'l Log);
+
+impl Drop for LeavingOut<'_> {
+    fn drop(&mut self) {
+        self.0.to_rewrite.lock().leaving_out -= 1;
+    }
+}
+
+impl<'l> LeavingOut<'l> {
+    fn begin(log: &'l Log) -> LeavingOut<'l> {
+        log.to_rewrite.lock().leaving_out += 1;
+        LeavingOut(log)
+    }
+
+    /// Ends it. Answers the vBuckets for which segments are to be rewritten now: none if another compaction will do it.
+    fn end(self, vb: VbId, before_bytes: u64, others_wait: bool) -> BTreeMap<VbId, u64> {
+        let log = self.0;
+        let mut to_rewrite = log.to_rewrite.lock();
+        to_rewrite.vbs.insert(vb, before_bytes);
+        to_rewrite.leaving_out -= 1;
+        // Under the same lock: of two that end at once, one is the last.
+        std::mem::forget(self);
+        let is_last = to_rewrite.leaving_out == 0 && !others_wait;
+        if is_last { std::mem::take(&mut to_rewrite.vbs) } else { BTreeMap::new() }
     }
 }
 
@@ -41,13 +81,14 @@ impl Log {
         let stored = self.store.stored(vb.0).map_err(failed(vb))?.ok_or(Failure::NoVbucket { vb })?;
         let state = decode_state(vb, &self.dir, &stored.state)?;
         let usage = stored.usage;
+        let leaving_out = LeavingOut::begin(self);
         let mut purger = LogPurger {
             request,
             maker: VersionMaker { vb, dir: &self.dir, heap: &self.env.heap },
             completed: Seqno(state.state.completed_seqno),
             reasons: BTreeMap::new(),
             created: BTreeMap::new(),
-            compacted: Compacted { before_bytes: usage.bytes, ..Compacted::default() },
+            compacted: Compacted::default(),
             purged_through: 0,
             keys: state.tally.documents() + state.tombstones,
             total_bytes: usage.live_bytes,
@@ -57,10 +98,14 @@ impl Log {
         self.store.with_last(vb.0, &mut |commit| before(at_of(commit)), failed(vb))?;
         self.store.is_on_record(vb.0).map_err(failed(vb))?;
         let progress = CompactionProgress { done_bytes: total_bytes, total_bytes };
-        let reclaimed = self.store.reclaim(vb.0, &mut || (request.observe)(progress));
+        let all = leaving_out.end(vb, usage.bytes, (request.others_wait)());
+        let vbs: BTreeSet<u16> = all.keys().map(|vb| vb.0).collect();
+        let reclaimed = self.store.reclaim_all(&vbs, &mut || (request.observe)(progress));
         reclaimed.map_err(failed(vb))?;
-        let usage = self.usage(vb).unwrap_or_default();
-        compacted.after_bytes = usage.file_bytes;
+        compacted.before_bytes = all.values().sum();
+        // Of items: the record of the compaction itself must not look like growth.
+        let after = all.keys().filter_map(|vb| self.store.usage(vb.0));
+        compacted.after_bytes = after.map(|usage| usage.bytes).sum();
         compacted.purge_seqno =
             self.store.stored(vb.0).map_err(failed(vb))?.map_or(Seqno(0), |now| Seqno(now.purge_seqno));
         Ok(compacted)

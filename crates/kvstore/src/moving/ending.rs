@@ -7,7 +7,9 @@ use std::sync::Arc;
 use base::env::{Disk, Env};
 
 use super::record::{MoveRecord, RecordStage, elsewhere};
-use super::{Movable, MovePlan, MoveStep, Side, Sides, disk_failed, has_other, remove_elsewhere};
+use super::{
+    LONGEST_WAIT, Movable, MovePlan, MoveStep, Side, Sides, disk_failed, has_other, remove_elsewhere,
+};
 use crate::failure::Failure;
 use crate::log::is_log_file;
 
@@ -138,11 +140,17 @@ impl Movable {
             if let Sides::Two { first, other } = sides.clone() {
                 let (stays, goes) = which(first, other);
                 *sides = Sides::One(stays);
-                plan.leaving = Some(goes);
+                plan.leaving = Some((goes, self.env.clock.monotonic()));
             }
         }
-        if plan.leaving.as_ref().is_some_and(|leaving| Arc::strong_count(leaving) > 1) {
-            return false;
+        if let Some((leaving, since)) = &plan.leaving {
+            // A reader that has been ended has let go by now, except one that is reading at this moment.
+            if self.env.clock.monotonic().saturating_sub(*since) >= LONGEST_WAIT {
+                leaving.readers.end_all();
+            }
+            if Arc::strong_count(leaving) > 1 {
+                return false;
+            }
         }
         plan.leaving = None;
         true

@@ -14,6 +14,7 @@ use crate::catalog::StoreId;
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, RolledBack};
 use crate::failure::Failure;
+use crate::state::VbStateDoc;
 use crate::store::{
     Background, Counts, KvStore, SaveBatch, Snapshot, States, Stats, StoredVb, Usage, VbucketFile,
 };
@@ -279,6 +280,14 @@ impl KvStore for Movable {
             return Ok(None);
         }
         self.ask(vb, |side| side.store.vbucket_file(vb))
+    }
+
+    fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        if self.sides.read().are_two() {
+            return Ok(None);
+        }
+        let (_saving, side) = self.change(vb)?;
+        side.store.adopt_file(vb, file, state)
     }
 
     fn was_closed(&self) -> Option<bool> {

@@ -82,8 +82,10 @@ impl Accounts {
             let next = Arc::new(change(&before));
             let mut users = self.users.write();
             if Arc::ptr_eq(&users, &before) {
-                *users = next;
+                *users = Arc::clone(&next);
                 self.edition.fetch_add(1, Ordering::Release);
+                drop(users);
+                tell_of_hidden(&before, &next);
                 break;
             }
         }
@@ -205,6 +207,28 @@ impl Accounts {
         if matches!(present.state, KeptState::Unread(_) | KeptState::Nowhere) {
             present.state = KeptState::Unread(format!("{UNREAD}: {why}"));
         }
+    }
+}
+
+/// Says of which names there are two users now, and of which the other one counts again: it may have other roles, and a
+/// password that was thought to be gone.
+fn tell_of_hidden(before: &Users, now: &Users) {
+    for name in now.hidden().filter(|name| !before.is_hidden(name)) {
+        let user = UserData(name);
+        tracing::warn!(
+            event = "kept_user_hidden", %user,
+            "a user of the configuration has the name of one that was made while the node ran; that one cannot log in for as \
+             long, and can, with its own password and roles, once the configuration does not have the name: delete it (stave user delete) if \
+             that must not be"
+        );
+    }
+    for name in before.hidden().filter(|name| now.has_kept(name)) {
+        let user = UserData(name);
+        tracing::warn!(
+            event = "kept_user_counts_again", %user,
+            "the configuration has no user of this name any more: the one that was made while the node ran logs in again, \
+             with its own password and roles"
+        );
     }
 }
 

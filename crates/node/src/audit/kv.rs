@@ -257,6 +257,7 @@ mod tests {
 
     /// Commands of administrators that are not recorded, and why.
     const NOT_RECORDED: &[(u8, &str)] = &[
+        (CREATE_CHECKPOINT, "changes no document, and nothing of what is kept"),
         (EVICT_KEY, "changes no document: its value is read from disk again"),
         (GET_CTRL_TOKEN, "reads a number"),
         (SET_CTRL_TOKEN, "what the token guards is recorded"),

@@ -24,7 +24,7 @@ use super::ending::Ending;
 use super::hold::hold_all;
 use super::noted::{Note, Noted};
 use super::vouched::{Vouched, vouch, vouch_all};
-use super::{flushed, layout};
+use super::{flushed, layout, stores};
 use crate::bucket_list;
 use crate::config::BucketSpec;
 use crate::down::Down;
@@ -275,19 +275,21 @@ impl LocalBuckets {
         refused: &mut Vec<ApplyError>,
     ) -> bool {
         let set = match self.node.served().find(name) {
-            Err(_) => self.create(name, bucket),
+            Err(_) => self.create(name, bucket).map(|()| bucket.settings.clone()),
             // A life that has just begun has what was noted before, which the cluster may have changed meanwhile.
             Ok((spec, _)) => {
                 let before = asked.settings.get(name).cloned();
                 let before = before.unwrap_or_else(|| bucket_list::to_json(&spec));
-                let is_same = before == bucket.settings;
-                if is_same { Ok(()) } else { self.change_settings(name, bucket, &before) }
+                let wanted = stores::settings_by_now(&self.node, &bucket.settings, &spec);
+                let is_same = before == wanted;
+                if is_same { Ok(wanted) } else { self.change_settings(name, wanted, &before) }
             }
         };
         match set {
-            Ok(()) => drop(asked.settings.insert(name.to_owned(), bucket.settings.clone())),
+            Ok(settings) => drop(asked.settings.insert(name.to_owned(), settings)),
             Err(error) => refused.push(error),
         }
+        stores::bring(&self.node, name, bucket);
         refused.extend(self.note_had(name, bucket).err());
         let flushed = self.apply_flush(name, bucket, asked);
         let is_flushed = flushed.is_ok();
@@ -438,22 +440,17 @@ impl LocalBuckets {
 
     /// Changes what the document changes, so that what Set Param set here stays beside it; all of it, if that does not fit
     /// what Set Param set.
-    fn change_settings(
-        &self,
-        name: &str,
-        bucket: &::cluster::Bucket,
-        before: &Value,
-    ) -> Result<(), ApplyError> {
+    fn change_settings(&self, name: &str, wanted: Value, before: &Value) -> Result<Value, ApplyError> {
         let unknown = || ApplyError::Settings(name.to_owned());
-        let change = change_to(&bucket.settings, bucket_list::from_json(before).as_ref());
+        let change = change_to(&wanted, bucket_list::from_json(before).as_ref());
         let changed = match self.node.change_bucket(name, change.ok_or_else(unknown)?) {
             Err(BucketError::Settings(_)) => {
-                let whole = change_to(&bucket.settings, None).ok_or_else(unknown)?;
+                let whole = change_to(&wanted, None).ok_or_else(unknown)?;
                 self.node.change_bucket(name, whole)
             }
             changed => changed,
         };
-        changed.map_err(|error| ApplyError::Bucket(name.to_owned(), error))
+        changed.map(|()| wanted).map_err(|error| ApplyError::Bucket(name.to_owned(), error))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ::cluster::state::Status;
 use ::cluster::{Command, NodeId, Refused, View};
+use engine::settings::Key;
 use engine::{Bucket, ManifestRefusal, NextIds};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -226,7 +227,20 @@ fn alteration(
     name: &str,
     change: &BucketChange,
 ) -> Result<Command, BucketError> {
-    let spec = change.of(spec_of(view, name)?)?;
+    let before = spec_of(view, name)?;
+    let spec = change.of(before.clone())?;
+    let keeps = |spec: &BucketSpec| {
+        [Key::HistorySeconds, Key::HistoryBytes].into_iter().any(|key| spec.settings.get(key) > 0)
+    };
+    if view.state.buckets.get(name).is_some_and(|bucket| bucket.store_move.is_some())
+        && keeps(&spec)
+        && !keeps(&before)
+    {
+        return Err(BucketError::NotNow(
+            "the bucket is being moved to another store, and a history begins when that has ended: ask again then"
+                .to_owned(),
+        ));
+    }
     if let Some(bucket) = cluster.node.bucket(name) {
         leaves_room(&bucket, spec.quota_bytes)?;
     }

@@ -15,8 +15,10 @@ use super::document::Document;
 use super::ending::Ending;
 use super::founding::Founding;
 use super::life::Lease;
+use super::links_down::links_down;
 use super::node_secret::NodeSecrets;
 use super::progress::DocumentProgress;
+use super::stores::StoreReports;
 use super::trouble::{Trouble, Troubles};
 use super::users::ClusterUsers;
 use super::vouched::vouch_all;
@@ -60,6 +62,8 @@ struct Memory {
     has_become: Option<u64>,
     /// Whether user and password are known to be the cluster's.
     is_known: bool,
+    /// What was reported of buckets that go to another store.
+    stores: StoreReports,
 }
 
 /// The thread that follows the document.
@@ -99,6 +103,7 @@ impl Follower {
             not_let_go: Troubles::default(),
             has_become: None,
             is_known: self.user.is_none(),
+            stores: StoreReports::default(),
         };
         let (mut trouble, mut not_erased) = (Trouble::default(), Trouble::default());
         let (mut erase_at, mut read_at) = (Duration::ZERO, Duration::ZERO);
@@ -235,7 +240,7 @@ impl Follower {
         if is_held && has_let_go {
             self.progress.note_let_go(&view.state);
         }
-        let is_busy = self.report(&view, snapshot)?;
+        let is_busy = self.report(&view, snapshot, &mut memory.stores)?;
         let now = self.node.env().clock.monotonic();
         let leads = self.lead(snapshot, &view, &mut memory.leader)?;
         let mut patience = if leads { memory.leader.patience(&view, now) } else { LOOK_AGAIN };
@@ -508,7 +513,12 @@ impl Follower {
 
     /// Reports where this node stands, if the store has something else; whether something is under way of which more is
     /// to be reported soon.
-    fn report(&self, view: &View, snapshot: &Snapshot) -> Result<bool, ClusterError> {
+    fn report(
+        &self,
+        view: &View,
+        snapshot: &Snapshot,
+        stores: &mut StoreReports,
+    ) -> Result<bool, ClusterError> {
         let (incarnation, lease) = {
             let authority = self.lease.authority();
             (authority.life().incarnation(), authority.life().lease())
@@ -517,6 +527,10 @@ impl Follower {
         let applied = self.progress.applied();
         let mut report = agent.report(&view.state, &applied, |name, vb| self.buckets.report_of(name, vb));
         view.state.buckets.keys().for_each(|name| report.note_damaged(name, self.buckets.damaged(name)));
+        report.links_down = links_down(&self.node, view);
+        if agent.makes_buckets() {
+            report.stores = stores.of(&self.node, &view.state);
+        }
         report.bound = self.lease.authority().bound(&view.state, self.lease.now_ns());
         let is_busy = !report.vbuckets.is_empty();
         if lease.is_some() {
@@ -578,6 +592,17 @@ fn log(before: &State, after: &State) {
                 host = node.address.host,
                 is_automatic,
                 "a node was failed over"
+            );
+        }
+    }
+    for (name, bucket) in after.buckets.iter().filter(|(_, bucket)| bucket.store_move.is_none()) {
+        if before.buckets.get(name).is_some_and(|before| before.store_move.is_some()) {
+            let store = bucket.store().unwrap_or_default();
+            tracing::info!(
+                event = "cluster_bucket_move_ended",
+                bucket = name,
+                store,
+                "all nodes have the bucket in one store"
             );
         }
     }

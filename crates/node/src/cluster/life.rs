@@ -186,6 +186,8 @@ impl Lease {
             limits: self.limits,
             reads: ::cluster::state::FORMAT,
             node_login: true,
+            timed_proofs: true,
+            moves_stores: true,
         };
         let json = serde_json::to_vec(&member).unwrap_or_default();
         let key = keys::member(&self.uuid);

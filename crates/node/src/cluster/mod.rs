@@ -21,8 +21,10 @@ pub(crate) mod hold;
 pub mod identity;
 mod layout;
 mod life;
+pub mod links_down;
 pub(crate) mod manifest;
 pub mod membership;
+pub(crate) mod migrating;
 pub mod names;
 pub mod node_secret;
 pub mod noted;
@@ -32,6 +34,7 @@ mod removals;
 pub mod seen_users;
 pub mod serving;
 pub(crate) mod still_joining;
+mod stores;
 mod trouble;
 pub(crate) mod users;
 pub mod vouched;
@@ -62,6 +65,7 @@ use crate::node::{AnyMembership, Node};
 
 pub use config::ClusterConfig;
 pub use error::ClusterError;
+pub use migrating::ClusterMove;
 
 /// A node's membership in a cluster; ends when it is stopped.
 ///

@@ -50,14 +50,21 @@ impl SecretEntry {
     }
 }
 
+/// What another node knows of how nodes show that they belong together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Knows {
+    secret: bool,
+    timed_proofs: bool,
+}
+
 /// What a node knows of it.
 #[derive(Default)]
 struct KnownSecret {
     /// The version that was looked at last.
     version: Version,
     entry: Option<SecretEntry>,
-    /// Whether nodes know the secret, by identity, as they said last.
-    nodes: BTreeMap<String, bool>,
+    /// What nodes know, by identity, as they said last.
+    nodes: BTreeMap<String, Knows>,
     /// Whether all that belong to the cluster do.
     is_known_to_all: bool,
 }
@@ -65,7 +72,7 @@ struct KnownSecret {
 impl KnownSecret {
     /// A node of which nothing was heard yet is taken for one that does: it is refused at worst, and tried again.
     fn is_earlier(&self, uuid: &str) -> bool {
-        self.nodes.get(uuid) == Some(&false)
+        self.nodes.get(uuid).is_some_and(|knows| !knows.secret)
     }
 }
 
@@ -175,10 +182,11 @@ impl NodeSecrets {
         known.nodes.retain(|uuid, _| view.state.node_of(uuid).is_some());
         for node in view.state.nodes.values() {
             if let Some(member) = view.members.get(&node.uuid) {
-                known.nodes.insert(node.uuid.clone(), member.node_login);
+                let knows = Knows { secret: member.node_login, timed_proofs: member.timed_proofs };
+                known.nodes.insert(node.uuid.clone(), knows);
             }
         }
-        let knows = |uuid: &String| known.nodes.get(uuid) == Some(&true);
+        let knows = |uuid: &String| known.nodes.get(uuid).is_some_and(|knows| knows.secret);
         known.is_known_to_all = view.state.nodes.values().all(|node| knows(&node.uuid));
         let earlier = view.state.nodes.values().filter(|node| known.is_earlier(&node.uuid));
         let addresses: BTreeSet<String> =
@@ -212,6 +220,16 @@ impl NodeSecrets {
         known.entry.is_none() || !known.is_known_to_all
     }
 
+    /// Whether a node is known to take proofs without a time alone: it is of the last version, or an earlier one.
+    pub fn wants_timeless_proofs(&self, uuid: &str) -> bool {
+        self.known.lock().nodes.get(uuid).is_some_and(|knows| !knows.timed_proofs)
+    }
+
+    /// Whether some node of the cluster is known to send proofs without a time.
+    pub fn takes_timeless_proofs(&self) -> bool {
+        self.known.lock().nodes.values().any(|knows| !knows.timed_proofs)
+    }
+
     /// The cluster has another user and password from now on, which nodes that start have to have. Blocks.
     ///
     /// # Errors
@@ -223,7 +241,8 @@ impl NodeSecrets {
             if known.entry.is_none() {
                 return Err("the nodes have no secret of their own yet".to_owned());
             }
-            let earlier = known.nodes.iter().filter(|(_, knows)| !**knows).map(|(uuid, _)| uuid.as_str());
+            let earlier =
+                known.nodes.iter().filter(|(_, knows)| !knows.secret).map(|(uuid, _)| uuid.as_str());
             let earlier = earlier.collect::<Vec<_>>().join(", ");
             if !earlier.is_empty() {
                 return Err(format!(

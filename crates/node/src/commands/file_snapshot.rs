@@ -152,6 +152,8 @@ pub fn download(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         into,
         write_bytes: wanted.write_bytes,
         fsync_bytes: wanted.fsync_bytes,
+        most_bytes_per_s: 0,
+        received: Arc::default(),
         fails_fast: wanted.fails_fast,
         done,
     };

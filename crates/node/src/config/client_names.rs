@@ -18,6 +18,15 @@ pub enum ClientAuth {
 }
 
 impl ClientAuth {
+    /// The word of the configuration for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClientAuth::Off => "off",
+            ClientAuth::Optional => "optional",
+            ClientAuth::Required => "required",
+        }
+    }
+
     /// The original's word for it.
     pub fn state(self) -> &'static str {
         match self {

@@ -175,7 +175,9 @@ pub enum ConfigError {
     #[error("[audit]: {0}")]
     Audit(String),
     /// It would listen to the world with a password that nobody chose.
-    #[error("listening at {0}, beyond this machine, needs a password that you choose: give --password")]
+    #[error(
+        "listening at {0}, beyond this machine, needs a password that you choose: give it by --password-file or STAVE_PASSWORD"
+    )]
     OpenWithoutPassword(SocketAddr),
     /// It would listen to the world with a password that is soon guessed.
     #[error(

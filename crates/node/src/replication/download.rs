@@ -17,9 +17,10 @@ use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::env::{Env, File, OpenMode};
+use base::env::{Env, File, OpenMode, Task};
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Account, Part, VbId};
 use engine::{Completer, IncomingFile};
@@ -37,6 +38,10 @@ use crate::timer::Timer;
 /// Connections that may break one after the other without a fragment in between.
 const MOST_TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause between two fragments of a download whose rate is limited.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// What a source may refuse for a moment.
+const PREPARE: &str = "to prepare a snapshot";
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest fragment that is asked for.
@@ -125,6 +130,17 @@ pub trait DownloadDial {
     fn timer(&self) -> &dyn Timer;
 }
 
+/// Begins to copy a file elsewhere than on the thread of the links. The task ends when that is done, or has failed.
+pub type Bring = Arc<dyn Fn(&Env, Download) -> io::Result<Task>>;
+
+/// Of a place from which no file comes.
+pub fn brings_none() -> Bring {
+    Arc::new(|_, download| {
+        drop(download);
+        Err(io::Error::new(io::ErrorKind::NotConnected, "this node copies no files of others"))
+    })
+}
+
 /// The bucket for which a file is copied.
 pub trait DownloadBucket: Send + Sync {
     /// Whether it is there, and the node does not stop.
@@ -188,6 +204,10 @@ pub struct Download {
     pub write_bytes: u64,
     /// Bytes after which what was written is made durable; 0 if that is done once, at the end.
     pub fsync_bytes: u64,
+    /// Bytes a second that it takes at most; 0 for no limit.
+    pub most_bytes_per_s: u64,
+    /// Grows by what comes.
+    pub received: Arc<AtomicU64>,
     /// Whether it fails at once if there is less room than the file takes.
     pub fails_fast: bool,
     /// Is told how it went.
@@ -265,7 +285,7 @@ pub async fn run_download(download: Download, dial: &impl DownloadDial) {
 
 impl Download {
     async fn copy(&self, dial: &impl DownloadDial) -> Downloaded {
-        let (mut known, mut failures, mut before) = (None, 0, 0);
+        let (mut known, mut failures, mut before, mut busy) = (None, 0, 0, 0);
         loop {
             if !self.target.is_there() {
                 return Err(DownloadFailure::Gone);
@@ -280,8 +300,30 @@ impl Download {
                     }
                     dial.timer().after(PAUSE * (failures + 1)).await;
                 }
+                // The source writes files just now, or has nothing of the vBucket on disk yet.
+                Err(DownloadFailure::Refused(PREPARE, code))
+                    if code == Status::Etmpfail.code() && busy < MOST_TRIES =>
+                {
+                    busy += 1;
+                    dial.timer().after(PAUSE * busy).await;
+                }
                 outcome => return outcome,
             }
+        }
+    }
+
+    /// Waits for as long as a fragment, asked for at `begun`, came faster than it may.
+    async fn keep_rate(&self, dial: &impl DownloadDial, bytes: u64, begun: Duration) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+        if self.most_bytes_per_s == 0 {
+            return;
+        }
+        let least = Duration::from_secs_f64(bytes as f64 / self.most_bytes_per_s as f64);
+        let took = self.env.clock.monotonic().saturating_sub(begun);
+        // No answer is waited for meanwhile; the source keeps the snapshot for far longer.
+        let pause = least.saturating_sub(took).min(LONGEST_PAUSE);
+        if !pause.is_zero() {
+            dial.timer().after(pause).await;
         }
     }
 
@@ -304,7 +346,7 @@ impl Download {
         let wanted = json!({ "storage": { "backend": BACKEND, "max_version": MOST_VERSION } }).to_string();
         let prepare = self.request(opcode::PREPARE_SNAPSHOT, b"", wanted.as_bytes());
         let told = |status, value: &[u8]| {
-            success(status, "to prepare a snapshot")?;
+            success(status, PREPARE)?;
             SourceManifest::parse(value, self.vb)
         };
         let manifest = first_of(ask(&mut wire, &prepare, told), too_late(dial)).await??;
@@ -332,7 +374,9 @@ impl Download {
                 file.write_at(fragment, at)?;
                 Ok(fragment.len() as u64)
             };
+            let begun = self.env.clock.monotonic();
             let bytes = first_of(ask(&mut wire, &request, wrote), too_late(dial)).await??;
+            self.keep_rate(dial, bytes, begun).await;
             *written += bytes;
             unsynced += bytes;
             if self.fsync_bytes > 0 && unsynced >= self.fsync_bytes {

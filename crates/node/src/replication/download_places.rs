@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Each has a thread, and a fragment of a file in memory.
 const MOST_DOWNLOADS: usize = 4;
 
-/// The places of a node.
-#[derive(Default)]
+/// The places of a node; all clones are of the same ones.
+#[derive(Clone, Default)]
 pub struct DownloadPlaces(Arc<AtomicUsize>);
 
 /// One of them, until this is dropped.

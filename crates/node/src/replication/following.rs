@@ -35,6 +35,8 @@ pub struct Stepped {
     pub consumed: usize,
     /// What has to be rolled back; the outcomes are given to later steps.
     pub rollbacks: Vec<RollBack>,
+    /// What is to be filled with files; the outcomes are given to later steps, too.
+    pub fills: Vec<VbId>,
     /// Whether there is more to do at once: the turn was over before what was received.
     pub has_more: bool,
     /// For how long there is nothing to do, if nothing comes.
@@ -50,6 +52,7 @@ impl<'a> Following<'a> {
             buffer_bytes: link.limits.buffer_bytes,
             noop_interval_s: link.limits.noop_interval_s,
             features,
+            takes_files: true,
             change_streams: link.bucket.backend() == StorageBackend::LogStructured,
         };
         let mut consumer = Consumer::new(Arc::clone(&link.bucket), config);
@@ -59,6 +62,7 @@ impl<'a> Following<'a> {
         let mut inner = link.inner.lock();
         inner.consumer = Some(consumer);
         inner.state = LinkState::Connected;
+        inner.outage.connected(link.env.clock.monotonic());
         inner.connections += 1;
         let forgets = inner.connections > 1 && planted::is(Bug::LinkForgetsVbucket);
         let followed =
@@ -112,8 +116,8 @@ impl<'a> Following<'a> {
         let wait = consumer.tick(now, out)?.saturating_sub(now);
         self.is_full = settled.is_full;
         let wait = if self.is_full { wait.min(LOOK_FOR_ROOM) } else { wait };
-        let Settled { rollbacks, has_more, .. } = settled;
-        Ok(Some(Stepped { consumed, rollbacks, has_more, wait }))
+        let Settled { rollbacks, fills, has_more, .. } = settled;
+        Ok(Some(Stepped { consumed, rollbacks, fills, has_more, wait }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,8 +17,10 @@ use dcp::{Consumer, ConsumerCounts, Mode, Stage};
 use engine::Bucket;
 use parking_lot::Mutex;
 
+use super::download_places::DownloadPlaces;
 use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
+use super::outage::{LinkDown, Outage};
 use super::rollback::Rollbacks;
 use super::source::Password;
 use super::status::LinkStatus;
@@ -76,6 +79,11 @@ pub(super) struct Inner {
     /// Connections that were given up because the source broke the protocol.
     pub(super) violations: u64,
     pub(super) last_error: Option<String>,
+    pub(super) outage: Outage,
+    /// Why a vBucket was filled by documents the last time that a file was wanted.
+    pub(super) file_refused: Option<String>,
+    /// How often that was so.
+    pub(super) files_refused: u64,
 }
 
 /// A link.
@@ -97,6 +105,10 @@ pub struct Link {
     pub(super) hearing: Hearing,
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) told_broken: RateLimit,
+    /// Places for files that come.
+    pub(super) downloads: DownloadPlaces,
+    /// Bytes of files that came.
+    pub(super) file_bytes: Arc<AtomicU64>,
 }
 
 /// The name of connections to `node` for a bucket. Of one that is longer than a name may be, which is the key of a request, the end gives way to a number
@@ -220,7 +232,8 @@ impl Link {
 
     /// Notes that a connection broke; whether anything was streamed on it.
     pub fn broken(&self, error: &LinkError) -> bool {
-        if let Some(left_out) = self.told_broken.admit(self.env.clock.monotonic()) {
+        let now = self.env.clock.monotonic();
+        if let Some(left_out) = self.told_broken.admit(now) {
             tracing::warn!(
                 event = "link_down", bucket = self.bucket.name(), source = self.node, %error, left_out,
                 "a link to another node is down"
@@ -230,13 +243,26 @@ impl Link {
         inner.state = LinkState::Waiting;
         inner.violations += u64::from(error.is_violation());
         inner.last_error = Some(error.to_string());
-        let Some(consumer) = inner.consumer.take() else { return false };
+        let Some(consumer) = inner.consumer.take() else {
+            inner.outage.broke(now, false);
+            return false;
+        };
         // Also what was taken over with the last bytes before it broke.
         let taken_over = consumer.progress().filter(|progress| progress.stage == Stage::TakenOver);
         inner.taken_over.extend(taken_over.map(|progress| (progress.vb, progress.blocked_for)));
         let counts = consumer.counts();
         inner.before.add(&counts);
+        inner.outage.broke(now, counts.changes > 0);
         counts.bytes > 0
+    }
+
+    /// Why it has been down for long, if it has.
+    pub(super) fn long_down(&self) -> Option<LinkDown> {
+        let now = self.env.clock.monotonic();
+        let mut inner = self.inner.lock();
+        let Inner { outage, last_error, .. } = &mut *inner;
+        let why = outage.is_long(now, last_error.as_deref())?.to_owned();
+        Some(LinkDown { bucket: self.bucket.name().to_owned(), node: self.node.clone(), why })
     }
 
     /// Grows with each failure, and is another one for each link: not all come back at once.

@@ -7,10 +7,12 @@
 pub mod download;
 mod download_places;
 mod drive;
+mod fills;
 mod following;
 mod link;
 mod link_limits;
 pub(crate) mod login;
+mod outage;
 mod rollback;
 mod run;
 mod source;
@@ -36,10 +38,12 @@ use crate::notify::Notify;
 
 pub use download_places::{DownloadPlace, DownloadPlaces};
 pub use drive::Drive;
+pub use fills::Fills;
 pub use following::{Following, Stepped};
 pub use link::{Link, LinkState};
 pub use link_limits::LinkLimits;
 pub use login::{LinkError, LoggingIn, Login};
+pub use outage::{LONG, LinkDown};
 pub use rollback::{LeftRollbacks, Rollbacks, RolledBack};
 pub use run::run;
 pub use source::{Password, Source, Sources};
@@ -275,6 +279,11 @@ impl Replication {
         self.links(bucket).iter().map(|link| link.status()).collect()
     }
 
+    /// Links that have been down for long, and why.
+    pub fn long_down(&self) -> Vec<LinkDown> {
+        self.links(None).iter().filter_map(|link| link.long_down()).collect()
+    }
+
     /// Whether a vBucket follows another node over a link.
     pub fn follows(&self, bucket: &str, vb: VbId) -> bool {
         self.links(Some(bucket)).iter().any(|link| link.inner.lock().wanted.contains_key(&vb))
@@ -453,6 +462,8 @@ impl Link {
             hearing: of.hearing.clone(),
             memory: Arc::clone(&of.memory),
             told_broken: RateLimit::new(),
+            downloads: of.downloads.clone(),
+            file_bytes: Arc::default(),
         }
     }
 

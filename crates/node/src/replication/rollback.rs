@@ -37,13 +37,20 @@ impl LeftRollbacks {
     }
 }
 
-/// Rolls back for one link: one vBucket after the other, each on a thread that ends with it. There is at most one rollback
+/// What reads and writes the files of a vBucket.
+enum Job {
+    Back(RollBack),
+    /// A file that came takes the place of a vBucket.
+    Fill(VbId),
+}
+
+/// Rolls back for one link, and puts files in place: one vBucket after the other, each on a thread that ends with it. There is at most one rollback
 /// under way or asked for of each vBucket and connection.
 pub struct Rollbacks {
     env: Env,
     bucket: Arc<Bucket>,
     /// Ordered, and not begun.
-    ordered: VecDeque<RollBack>,
+    ordered: VecDeque<Job>,
     /// What rolls back, until its outcome is taken.
     thread: Option<Task>,
     outcome: Arc<FinishedRollback>,
@@ -83,7 +90,17 @@ impl Rollbacks {
     ///
     /// There is no thread for it.
     pub fn order(&mut self, rollback: RollBack) -> Result<(), LinkError> {
-        self.ordered.push_back(rollback);
+        self.ordered.push_back(Job::Back(rollback));
+        self.begin()
+    }
+
+    /// Has the file that came for a vBucket put in place.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for it.
+    pub(super) fn order_fill(&mut self, vb: VbId) -> Result<(), LinkError> {
+        self.ordered.push_back(Job::Fill(vb));
         self.begin()
     }
 
@@ -101,10 +118,14 @@ impl Rollbacks {
         if self.thread.is_some() {
             return Ok(());
         }
-        let Some(RollBack { vb, to }) = self.ordered.pop_front() else { return Ok(()) };
+        let Some(job) = self.ordered.pop_front() else { return Ok(()) };
         let (bucket, outcome) = (Arc::clone(&self.bucket), Arc::clone(&self.outcome));
         let job = move || {
-            *outcome.done.lock() = Some((vb, roll_back(&bucket, vb, to)));
+            let done = match job {
+                Job::Back(RollBack { vb, to }) => (vb, roll_back(&bucket, vb, to)),
+                Job::Fill(vb) => (vb, fill(&bucket, vb)),
+            };
+            *outcome.done.lock() = Some(done);
             // Who hears of it may close the bucket.
             drop(bucket);
             outcome.news.notify_one();
@@ -198,6 +219,31 @@ fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str
             Err("its files cannot be rolled back: see the log of this node")
         }
         Err(_) => Err("the vBucket here is no replica"),
+    }
+}
+
+fn fill(bucket: &Bucket, vb: VbId) -> Result<Seqno, &'static str> {
+    let file = bucket.file_snapshots().incoming(vb);
+    let file = file.map_err(|_| "its file is being read or written by another command")?;
+    match bucket.roles().fill_with_file(vb, &file) {
+        Ok(seqno) => {
+            if let Some(left_out) = engine::admit_log(bucket, "filled with a file") {
+                tracing::info!(
+                    event = "vbucket_filled_with_file", bucket = bucket.name(), %vb, %seqno, left_out,
+                    "a vBucket was filled with the file of another node"
+                );
+            }
+            Ok(seqno)
+        }
+        Err(failure) => {
+            if let Some(left_out) = engine::admit_log(bucket, "file not put in place") {
+                tracing::warn!(
+                    event = "vbucket_file_not_used", bucket = bucket.name(), %vb, %failure, left_out,
+                    "the file that came for a vBucket cannot be used: it is filled by documents"
+                );
+            }
+            Err("its file cannot be used: see the log of this node")
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::planted::{self, Bug};
 
 use super::drive::Drive;
+use super::fills::Fills;
 use super::link::Link;
 use super::login::LinkError;
 use super::rollback::Rollbacks;
@@ -17,11 +18,11 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Follows until the link is closed.
 pub async fn run(link: Arc<Link>, dial: impl Dial) {
-    let mut rollbacks = link.rollbacks();
+    let (mut rollbacks, mut fills) = (link.rollbacks(), Fills::new(&link, dial.files()));
     let mut known = None;
     let mut failures = 0;
     loop {
-        let Err(error) = follow(&link, &dial, &mut rollbacks, &mut known).await else { return };
+        let Err(error) = follow(&link, &dial, (&mut rollbacks, &mut fills), &mut known).await else { return };
         let had_streams = link.broken(&error);
         if planted::is(Bug::RefusedLinkGivesUp) && matches!(error, LinkError::Bucket { .. }) {
             return;
@@ -44,7 +45,7 @@ pub async fn run(link: Arc<Link>, dial: impl Dial) {
 async fn follow(
     link: &Link,
     dial: &impl Dial,
-    rollbacks: &mut Rollbacks,
+    (rollbacks, fills): (&mut Rollbacks, &mut Fills),
     known: &mut Option<SaltedPassword>,
 ) -> Result<(), LinkError> {
     link.connecting();
@@ -62,5 +63,5 @@ async fn follow(
         Ok(None)
     };
     let Some((wire, agreed)) = first_of(first_of(closed, opening), too_late).await? else { return Ok(()) };
-    Drive::new(link, wire, agreed, rollbacks).run(dial.pace()).await
+    Drive::new(link, wire, agreed, rollbacks, fills).run(dial.pace()).await
 }

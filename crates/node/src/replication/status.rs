@@ -1,6 +1,7 @@
 //! Where links stand, for people and for whoever declares what is replicated.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{Seqno, VbId};
@@ -48,6 +49,12 @@ pub struct LinkStatus {
     pub violations: u64,
     /// Why the last connection broke.
     pub last_error: Option<String>,
+    /// Bytes of files that came to fill vBuckets.
+    pub file_bytes: u64,
+    /// vBuckets that were filled by documents because no file of theirs could be had or used.
+    pub files_refused: u64,
+    /// Why, the last time.
+    pub file_refused: Option<String>,
 }
 
 impl LinkStatus {
@@ -83,6 +90,9 @@ impl LinkStatus {
             connections: inner.connections,
             violations: inner.violations,
             last_error: inner.last_error.clone(),
+            file_bytes: link.file_bytes.load(Ordering::Relaxed),
+            files_refused: inner.files_refused,
+            file_refused: inner.file_refused.clone(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use dcp::Features;
 
+use super::download::{Bring, brings_none};
 use super::link::Link;
 use super::login::{LinkError, LoggingIn, Login};
 use crate::sasl::client::SaltedPassword;
@@ -52,6 +53,11 @@ pub trait Pace {
 
 /// Who connects links to other nodes.
 pub trait Dial {
+    /// How files of vBuckets are copied from the nodes that links follow.
+    fn files(&self) -> Bring {
+        brings_none()
+    }
+
     /// The connections that it makes.
     type Wire: Wire;
     /// The time of its links.

@@ -303,6 +303,10 @@ fn put_link(link: &LinkStatus, sheet: &mut Sheet) {
     sheet.put("total_acked_bytes", link.counts.acknowledged_bytes);
     sheet.put("total_bytes_received", link.counts.bytes);
     sheet.put("total_backoffs", link.counts.full);
+    sheet.put("filled_by_file", link.counts.filled_by_file);
+    sheet.put("filled_by_documents", link.counts.filled_by_documents);
+    sheet.put("files_refused", link.files_refused);
+    sheet.put("file_bytes", link.file_bytes);
 }
 
 /// A vBucket of which this node is sent the changes.
@@ -313,7 +317,7 @@ fn put_followed(name: &str, progress: &VbProgress, sheet: &mut Sheet) {
     };
     // The field's three states; the stage says more.
     let state = match progress.stage {
-        Stage::Asked | Stage::RollingBack => "pending",
+        Stage::Asked | Stage::RollingBack | Stage::Filling => "pending",
         Stage::Streaming => "reading",
         Stage::Pausing | Stage::TakenOver => "dead",
     };

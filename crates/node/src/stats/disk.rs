@@ -60,6 +60,7 @@ fn summary(inquiry: &Inquiry<'_>, sheet: &mut Sheet) {
     sheet.put("ep_log_segment_bytes", log.segment_bytes);
     sheet.put("ep_log_item_bytes", log.item_bytes);
     sheet.put("ep_log_live_bytes", log.live_bytes);
+    sheet.put("ep_log_rollback_bytes", log.rollback_bytes);
     sheet.put("ep_log_cache_bytes", log.cache.bytes);
     sheet.put("ep_log_cache_hits", log.cache.hits);
     sheet.put("ep_log_cache_misses", log.cache.misses);

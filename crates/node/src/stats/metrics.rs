@@ -338,6 +338,8 @@ fn put_log(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     page.each(buckets, "stave_log_item_bytes", Gauge, help, |n| of(n).item_bytes)?;
     let help = "Bytes of those that count.";
     page.each(buckets, "stave_log_live_bytes", Gauge, help, |n| of(n).live_bytes)?;
+    let help = "Bytes of replaced versions that are kept for rollbacks alone.";
+    page.each(buckets, "stave_log_rollback_bytes", Gauge, help, |n| of(n).rollback_bytes)?;
     let help = "Bytes that a log-structured store wrote for each byte that commits wrote into segments.";
     let ratio = |n: &Numbers| of(n).write_amplification();
     page.each(buckets, "stave_log_write_amplification_ratio", Gauge, help, ratio)?;

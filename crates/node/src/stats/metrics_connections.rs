@@ -144,6 +144,7 @@ fn put_memory(node: &Node, page: &mut Page<'_>) -> fmt::Result {
     page.one("stave_connection_memory_refused_total", Counter, help, memory.refused())?;
     let help = "Times that a connection was not read because connections held too much.";
     page.one("stave_connection_memory_paused_total", Counter, help, memory.paused())?;
-    let help = "Connections closed because they held most while memory for connections was short.";
+    let help = "Connections closed because they held most while memory for connections was short, and those of clients without a \
+                login that held more than their share.";
     page.one("stave_connection_memory_closed_total", Counter, help, memory.closed())
 }

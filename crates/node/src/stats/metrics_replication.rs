@@ -41,7 +41,16 @@ pub(super) fn put_links(links: &[LinkStatus], page: &mut Page<'_>) -> fmt::Resul
     let help = "Connections made.";
     page.each("stave_replication_connections_total", Counter, help, |link| link.connections)?;
     let help = "vBuckets taken over from another node.";
-    page.each("stave_replication_taken_over_total", Counter, help, |link| link.taken_over.done)
+    page.each("stave_replication_taken_over_total", Counter, help, |link| link.taken_over.done)?;
+    let help = "vBuckets without changes filled with the file of another node.";
+    page.each("stave_replication_filled_by_file_total", Counter, help, |link| link.counts.filled_by_file)?;
+    let help = "vBuckets without changes filled by documents from another node's disk.";
+    let by_documents = |link: &LinkStatus| link.counts.filled_by_documents;
+    page.each("stave_replication_filled_by_documents_total", Counter, help, by_documents)?;
+    let help = "vBuckets filled by documents because no file could be had or used.";
+    page.each("stave_replication_files_refused_total", Counter, help, |link| link.files_refused)?;
+    let help = "Bytes of files received to fill vBuckets.";
+    page.each("stave_replication_file_bytes_total", Counter, help, |link| link.file_bytes)
 }
 
 struct Links<'a, 'b> {

@@ -1,5 +1,7 @@
 //! Why a stream ends.
 
+use std::fmt;
+
 /// Why a stream ends (stream-end.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
@@ -37,6 +39,26 @@ const KNOWN: [EndReason; 9] = [
     EndReason::FilterEmpty,
     EndReason::LostPrivileges,
 ];
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            EndReason::Ok => "everything that was asked for was sent",
+            EndReason::Closed => "it was closed as the consumer asked",
+            EndReason::StateChanged => "the vBucket's role changed on the server",
+            EndReason::Disconnected => "the server closes the connection",
+            EndReason::TooSlow => "the consumer is too slow",
+            EndReason::BackfillFailed => "what the server has on disk cannot be read: its log says why",
+            EndReason::Rollback => "the vBucket went back behind what was sent: ask again from there",
+            EndReason::FilterEmpty => "every collection that was asked for was deleted",
+            EndReason::LostPrivileges => {
+                "the user has lost the right to stream (DcpProducer and DcpStream, of roles like data_dcp_reader)"
+            }
+            EndReason::Unknown(code) => return write!(f, "the server gives reason {code}"),
+        };
+        f.write_str(text)
+    }
+}
 
 impl EndReason {
     /// The reason with this number. A later version may have more of them, and ends its streams all the same.

@@ -20,6 +20,7 @@ use super::answers::{bucket_down, no_such_bucket};
 use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
 use super::basic_auth::{Caller, authenticate, claimed_name, is_way_out};
 use super::connections;
+use super::node_key::{NodeRequest, Proof};
 use super::rights::{lacks, lacks_roles, require_cluster_admin};
 use super::shared::{Shared, view_of};
 
@@ -193,7 +194,8 @@ async fn recorded(
 
 /// Whether a client says nothing of who it is.
 fn is_nameless(request: &Request) -> bool {
-    !request.headers().contains_key(header::AUTHORIZATION) && connections::by(request).certified.is_none()
+    let certified = connections::by(request).certified;
+    !request.headers().contains_key(header::AUTHORIZATION) && certified.is_none_or(|name| name.is_empty())
 }
 
 /// Whether the operator lets any client read `/metrics`.
@@ -206,8 +208,37 @@ fn is_node(shared: &Shared, request: &Request) -> bool {
     let Some((cluster, view)) = view_of(shared) else { return false };
     let this = view.state.node_of(cluster.uuid()).map(|(_, node)| node.address.http());
     let Some(this) = this else { return false };
-    let keys = shared.node_keys();
-    keys.iter().any(|key| key.is_shown(request.headers(), request.uri().path(), &this))
+    let method = request.method();
+    let asked = NodeRequest { method, path: request.uri().path(), node: &this };
+    let now_s = u64::from(shared.node.env().clock.unix_s());
+    let keys = shared.node_keys().into_iter();
+    let mut shown = keys.map(|key| key.proof(request.headers(), asked, now_s));
+    match shown.find(|proof| *proof != Proof::None) {
+        None | Some(Proof::None) => false,
+        // It may be shown by a listener.
+        Some(Proof::Timeless) => *method == Method::GET && cluster.secrets().takes_timeless_proofs(),
+        Some(Proof::Late { off_by_s }) => {
+            tell_late(shared, off_by_s);
+            false
+        }
+        Some(Proof::Timely { id, until_s }) => {
+            *method == Method::GET || shared.seen_proofs.is_first(id, until_s, now_s)
+        }
+    }
+}
+
+/// A clock is wrong, or a listener shows what it has heard.
+fn tell_late(shared: &Shared, off_by_s: u64) {
+    let env = shared.node.env();
+    if let Some(left_out) = shared.seen_proofs.told_late.admit(env.clock.monotonic()) {
+        tracing::warn!(
+            event = "node_proof_late",
+            off_by_s,
+            left_out,
+            "a request was refused that shows a proof of a node of this cluster, which was made at another time: compare the \
+             clocks of the nodes; if they agree, somebody who listens between nodes has shown it again"
+        );
+    }
 }
 
 /// What the path of a request names.

@@ -43,6 +43,7 @@ pub(super) async fn authenticate(
     }
     if let Some(name) = certified.filter(|_| names_nobody(headers)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
+        let user = user.filter(|_| !name.is_empty());
         let user = user.ok_or_else(|| unknown_certified(shared, name))?;
         return let_in(shared, uri, user);
     }

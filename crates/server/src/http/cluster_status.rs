@@ -1,12 +1,16 @@
 //! What is told about a cluster: its document, who is alive, how far a rebalance is, and what somebody has to look at.
 
+use std::collections::BTreeMap;
+
 use ::cluster::damage::{self, Wrong};
 use ::cluster::filling::{Filling, fillings};
 use ::cluster::leader::{awaited, lacking, missed, settling};
 use ::cluster::state::{AutoFailover, Outcome, Purpose, State as Document};
 use ::cluster::{Command, Node, NodeId, Refused, Status, View, command};
+use ::node::cluster::links_down::links_down as links_down_here;
 use ::node::cluster::serving::{of_failed_over, still_joining};
 use ::node::form::escaped;
+use ::node::replication::{LONG, LinkDown};
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -73,6 +77,49 @@ pub(super) fn settles(shared: &Shared) -> Vec<String> {
     let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
     let of_this = settling(&view).into_iter().filter(|((_, id), _)| *id == this);
     of_this.map(|((bucket, id), count)| of_settling(bucket, id, count)).collect()
+}
+
+/// What is told of a link that has been down for long.
+fn of_link_down(bucket: &str, id: NodeId, source: NodeId, why: &str) -> String {
+    format!(
+        "bucket {bucket}: {id} has had no connection to {source} for more than {} s, and its copies miss what changes there: \
+         {why}",
+        LONG.as_secs()
+    )
+}
+
+/// Links of all nodes that have been down for long, as the nodes report them.
+fn links_down(view: &View) -> Vec<String> {
+    let all = view.state.nodes.keys().filter_map(|id| Some((*id, &view.report(*id)?.links_down)));
+    let is_there = |source: &NodeId| view.alive(*source).is_some();
+    let of_node = |(id, of): (NodeId, &BTreeMap<String, BTreeMap<NodeId, String>>)| {
+        let each =
+            of.iter().flat_map(|(bucket, of)| of.iter().map(move |(source, why)| (bucket, source, why)));
+        let each = each.filter(|(_, source, _)| is_there(source));
+        each.map(|(bucket, source, why)| of_link_down(bucket, id, *source, why)).collect::<Vec<_>>()
+    };
+    all.flat_map(of_node).collect()
+}
+
+/// Links of this node that have been down for long.
+pub(super) fn own_links_down(shared: &Shared) -> Vec<String> {
+    let Some((cluster, view)) = view_of(shared) else {
+        // Replication that was declared by hand: the address of the source is not for everybody.
+        let down = shared.node.replication().long_down().into_iter();
+        let of = |down: LinkDown| {
+            format!(
+                "bucket {}: a link to a node that it follows has been down for more than {} s: {}",
+                down.bucket,
+                LONG.as_secs(),
+                down.why
+            )
+        };
+        return down.map(of).collect();
+    };
+    let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
+    let down = links_down_here(&shared.node, &view);
+    let each = down.iter().flat_map(|(bucket, of)| of.iter().map(move |(source, why)| (bucket, source, why)));
+    each.map(|(bucket, source, why)| of_link_down(bucket, this, *source, why)).collect()
 }
 
 /// This many vBuckets are named in one note.
@@ -361,6 +408,7 @@ fn notes(view: &View) -> Vec<String> {
     notes.extend(settling(view).into_iter().map(|((bucket, id), count)| of_settling(bucket, id, count)));
     notes.extend(lacking(view).into_iter().map(|((bucket, id), count)| of_lacking(bucket, id, count)));
     notes.extend(damage::wrongs(view).iter().flat_map(of_damage));
+    notes.extend(links_down(view));
     for (uuid, member) in &view.members {
         if state.node_of(uuid).is_none() {
             let address = member.address.http();
@@ -444,6 +492,8 @@ mod tests {
             limits: None,
             reads: 2,
             node_login: true,
+            timed_proofs: true,
+            moves_stores: true,
         };
         for (uuid, at) in [("a", 1), ("b", 3)] {
             view.members.insert(uuid.to_owned(), member(at));

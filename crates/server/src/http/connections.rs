@@ -8,6 +8,7 @@ mod stream;
 mod watch;
 
 pub use self::listener::{Serving, serve};
+pub use self::watch::addresses;
 pub(crate) use self::watch::{By, body, by, ends, let_in, peer};
 use ::node::config::HttpLimits;
 use ::node::http_connections::{Connection, Connections, Cut, Full, NEVER, Phase, SLOWEST_BODY_BYTES_PER_S};

@@ -11,6 +11,7 @@ use ::node::cluster::serving;
 use ::node::hosting::Host;
 use axum::Json;
 use axum::extract::State;
+use axum::http::Method;
 use base::VbState;
 use base::env::Env;
 use engine::Bucket;
@@ -18,6 +19,7 @@ use rustls::ClientConfig;
 use tokio::sync::oneshot;
 
 use super::node_figures::{Figures, OfBucket, OfNode};
+use super::node_key::NodeRequest;
 use super::shared::{Shared, view_of};
 use crate::http_client::{self, Answer, Ask};
 
@@ -204,7 +206,8 @@ fn ask(shared: &Shared, other: OtherNode) -> Option<oneshot::Receiver<Figures>> 
 
 fn ask_within(shared: &Shared, other: OtherNode, within: Duration) -> Option<oneshot::Receiver<Figures>> {
     let place = shared.asking.place()?;
-    let authorization = shared.node_key(&other.uuid)?.authorization(PATH, &other.name);
+    let asked = NodeRequest { method: &Method::GET, path: PATH, node: &other.name };
+    let authorization = shared.proof_for(&other.uuid, asked)?;
     let (done, outcome) = oneshot::channel();
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let job = move || {

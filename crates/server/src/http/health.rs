@@ -29,12 +29,26 @@ pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
 pub(super) async fn healthz(State(shared): State<Shared>) -> Response {
     let why_not = serving::why_not(&shared.node);
     // A node that serves no client reports its own reasons only.
-    let misses = if why_not.is_none() { cluster_status::misses(&shared) } else { Vec::new() };
+    let mut misses = Vec::new();
+    if why_not.is_none() {
+        misses = cluster_status::misses(&shared);
+        misses.extend(cluster_status::own_links_down(&shared));
+    }
     let mut lines: Vec<String> = why_not.into_iter().collect();
     lines.extend(readiness::problems(&shared.node, Audience::Everybody));
+    lines.extend(without_client_cas(&shared));
     lines.extend(cluster_status::lacks(&shared));
     lines.extend(misses);
     told(lines)
+}
+
+/// The CAs of clients cannot be read; the line names no path, since it is for everybody.
+fn without_client_cas(shared: &Shared) -> Option<String> {
+    shared.peer_tls.own().filter(|tls| tls.knows_no_clients()).map(|_| {
+        "the file of tls-ca cannot be used, and new connections of clients that show a certificate are refused: put the CAs \
+         that are to count into its place; the log says what is wrong with it"
+            .to_owned()
+    })
 }
 
 fn told(problems: Vec<String>) -> Response {

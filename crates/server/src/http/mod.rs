@@ -84,6 +84,14 @@ pub fn addresses() -> Vec<(String, &'static str)> {
     routes::all().into_iter().map(|route| (route.method.to_string(), route.path)).collect()
 }
 
+/// Whether a node is known by a name: clients are told it, or its certificate is for it.
+fn is_own_name(node: &Node, tls: &PeerTls, name: &str) -> bool {
+    let alternate = node.map().alternate().map(|alternate| alternate.host);
+    let told = node.address().host.clone().into_iter().chain(alternate);
+    told.into_iter().any(|host| host.trim_end_matches('.').eq_ignore_ascii_case(name))
+        || tls.own().is_some_and(|tls| tls.is_for(name))
+}
+
 /// Serves until the node stops.
 pub(crate) async fn serve(
     entrances: Vec<Entrance>,
@@ -94,6 +102,8 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let addresses = entrances.iter().map(|entrance| entrance.listener.local_addr());
     let listens = origin::Listens::at(&addresses.collect::<io::Result<Vec<SocketAddr>>>()?);
+    let (its_node, its_tls) = (Arc::clone(&node), peer_tls.clone());
+    let listens = listens.known_by(move |name| is_own_name(&its_node, &its_tls, name));
     let serving = Serving {
         limits: node.limits().http,
         counters: Arc::clone(node.workers().accepting()),
@@ -101,7 +111,7 @@ pub(crate) async fn serve(
         env: node.env().clone(),
         hearing: Some(node.announcer().hearing()),
     };
-    let (asking, node_key) = (Arc::default(), Arc::default());
+    let (asking, node_key, seen_proofs) = (Arc::default(), Arc::default(), Arc::default());
     // They come out of the reserve of descriptors.
     let places = (serving.limits.connections / 2).min(MOST_READER_CONNECTIONS);
     let reader_links = Arc::new(RuntimeReaders::new(places, peer_tls.clone()));
@@ -123,6 +133,7 @@ pub(crate) async fn serve(
         stopping,
         asking,
         node_key,
+        seen_proofs,
         cursors,
         reader_links,
         peer_tls,

@@ -3,8 +3,13 @@
 //! A page can make a browser send requests to this machine, with credentials in the address or remembered ones, and can
 //! have its own name lead to 127.0.0.1 (DNS rebinding). Browsers say where a request comes from (`Origin`,
 //! `Sec-Fetch-Site`) and which name they looked up (`Host`). SDKs and scripts send neither of the first two.
+//!
+//! A node that other machines reach may have any name there. Of a browser it takes those alone that the node is known by
+//! (record 206); SDKs, scripts and load balancers may come by any.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -15,22 +20,44 @@ use axum::response::{IntoResponse, Response};
 use base::planted::{self, Bug};
 use serde_json::json;
 
+/// Whether a node is known by a name.
+type IsOwn = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Whether only this machine can connect: then only names that cannot lead anywhere else are believed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Listens {
     is_loopback: bool,
+    is_own: Option<IsOwn>,
+}
+
+impl fmt::Debug for Listens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listens").field("is_loopback", &self.is_loopback).finish_non_exhaustive()
+    }
 }
 
 impl Listens {
     /// At these addresses.
     pub fn at(addresses: &[SocketAddr]) -> Listens {
-        Listens { is_loopback: addresses.iter().all(|addr| addr.ip().to_canonical().is_loopback()) }
+        let is_loopback = addresses.iter().all(|addr| addr.ip().to_canonical().is_loopback());
+        Listens { is_loopback, is_own: None }
+    }
+
+    /// Beyond this machine, browsers are answered where they name an address, or a name that is the node's.
+    pub(crate) fn known_by(self, is_own: impl Fn(&str) -> bool + Send + Sync + 'static) -> Listens {
+        Listens { is_own: Some(Arc::new(is_own)), ..self }
+    }
+
+    /// Whether a browser may have been led to this node by a name that is another's.
+    fn is_strange(&self, host: &str) -> bool {
+        let Some(is_own) = self.is_own.as_ref().filter(|_| !self.is_loopback) else { return false };
+        !is_local_name(host) && !name_in(host).is_some_and(|name| is_own(&name))
     }
 }
 
 /// Refuses what web pages of others send.
 pub async fn check(State(listens): State<Listens>, request: Request, next: Next) -> Response {
-    match stranger(listens, request.uri(), request.headers()) {
+    match stranger(&listens, request.uri(), request.headers()) {
         None => next.run(request).await,
         Some(why) => {
             let message = json!({ "message": why, "errors": { "_": why } });
@@ -40,12 +67,18 @@ pub async fn check(State(listens): State<Listens>, request: Request, next: Next)
 }
 
 /// Why a request is taken for that of a web page of others.
-fn stranger(listens: Listens, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+fn stranger(listens: &Listens, uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST).or_else(|| uri.authority().map(Authority::as_str));
     if let Some(host) = host.filter(|host| listens.is_loopback && !is_local_name(host)) {
         return Some(format!(
             "the Host header names {host:?}, which may lead anywhere: use 127.0.0.1, [::1] or localhost"
+        ));
+    }
+    if let Some(host) = host.filter(|host| is_of_browser(headers) && listens.is_strange(host)) {
+        return Some(format!(
+            "a browser came to this node by the name {host:?}, which may lead anywhere and is not known to be this node's: use \
+             its address, or start it with --advertise and that name, or with a certificate for it"
         ));
     }
     if let Some(site) = headers.get("sec-fetch-site").map(|value| value.to_str().unwrap_or("?"))
@@ -60,11 +93,26 @@ fn stranger(listens: Listens, uri: &Uri, headers: &HeaderMap) -> Option<String> 
     (!is_same).then(|| format!("a web page at {origin:?} sent this: pages of other addresses may not"))
 }
 
+/// Whether a browser sent this for a page, as far as that shows. It says where the page is from with TLS and with `POST`;
+/// what else a page may ask for in clear shows by two fields that browsers send together, and monitors do not.
+fn is_of_browser(headers: &HeaderMap) -> bool {
+    let is_mozilla =
+        || headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"));
+    headers.contains_key(header::ORIGIN)
+        || headers.contains_key("sec-fetch-site")
+        || (headers.contains_key(header::ACCEPT_LANGUAGE) && is_mozilla())
+}
+
+/// The name in a `Host` header, without port and the dot of the root.
+fn name_in(host: &str) -> Option<String> {
+    let authority = host.parse::<Authority>().ok()?;
+    Some(authority.host().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase())
+}
+
 /// Whether a name cannot be led to another machine by somebody's name server: an address, `localhost`, or a name without
 /// a dot, which only this machine or its network gives.
 fn is_local_name(host: &str) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let name = authority.host().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    let Some(name) = name_in(host) else { return false };
     !name.is_empty()
         && (name.parse::<IpAddr>().is_ok() || !name.contains('.') || name.ends_with(".localhost"))
 }
@@ -78,7 +126,8 @@ pub(crate) mod tests {
             .iter()
             .map(|(name, value)| ((*name).parse().expect("a name"), value.parse().expect("a value")));
         let listens = Listens::at(&[at.parse().expect("an address")]);
-        stranger(listens, &Uri::from_static("/x"), &headers.collect()).is_some()
+        let listens = listens.known_by(|name| name == "db.example.org");
+        stranger(&listens, &Uri::from_static("/x"), &headers.collect()).is_some()
     }
 
     const HERE: &str = "127.0.0.1:8091";
@@ -111,6 +160,54 @@ pub(crate) mod tests {
             for site in ["cross-site", "same-site", "?"] {
                 assert!(refused(at, &[("host", "127.0.0.1:8091"), ("sec-fetch-site", site)]), "{site}");
             }
+        }
+    }
+    const BEYOND: &str = "0.0.0.0:8091";
+
+    #[test]
+    fn beyond_this_machine_a_browser_names_the_node() {
+        let of_browser: [&[(&'static str, &str)]; 3] = [
+            &[("sec-fetch-site", "same-origin")],
+            &[("sec-fetch-site", "none")],
+            &[("user-agent", "Mozilla/5.0 (X11)"), ("accept-language", "*")],
+        ];
+        for fields in of_browser {
+            let with = |host| [&[("host", host)][..], fields].concat();
+            for host in [
+                "db.example.org",
+                "DB.example.org.:8091",
+                "10.0.0.7:8091",
+                "[fd00::1]:1",
+                "db",
+                "localhost:1",
+            ] {
+                assert!(!refused(BEYOND, &with(host)), "{host} {fields:?}");
+            }
+            for host in
+                ["evil.example", "evil.example:8091", "db.example.org.evil.example", "x.db.example.org", ""]
+            {
+                assert!(refused(BEYOND, &with(host)), "{host} {fields:?}");
+            }
+        }
+        let page = [("host", "evil.example"), ("origin", "http://evil.example")];
+        assert!(refused(BEYOND, &page), "the page's own address is not the node's");
+        let console = [("host", "db.example.org:8091"), ("origin", "http://db.example.org:8091")];
+        assert!(!refused(BEYOND, &console));
+    }
+
+    #[test]
+    fn beyond_this_machine_other_clients_come_by_any_name() {
+        let of_others: [&[(&'static str, &str)]; 4] = [
+            &[],
+            &[("user-agent", "gocb/v2.11.0")],
+            &[("user-agent", "Mozilla/5.0 (compatible; a monitor)")],
+            &[("user-agent", "node"), ("accept-language", "*"), ("sec-fetch-mode", "cors")],
+        ];
+        for fields in of_others {
+            assert!(
+                !refused(BEYOND, &[&[("host", "nodes.internal:8091")][..], fields].concat()),
+                "{fields:?}"
+            );
         }
     }
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use ::node::form::escaped;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::acting::{Refused, refused};
 use super::basic_auth::Caller;
+use super::node_key::NodeRequest;
 use super::query::Query;
 use super::samples::EVERY;
 use super::settings::find;
@@ -108,8 +109,9 @@ pub(super) async fn ask_node(
         let mut nodes = view.state.nodes.values();
         nodes.find(|node| node.address.http() == name).map(|node| node.uuid.clone())
     });
-    let key = uuid.and_then(|uuid| shared.node_key(&uuid)).ok_or_else(busy)?;
-    let token = key.authorization(&path, &name);
+    let method = if body.is_some() { &Method::POST } else { &Method::GET };
+    let asked = NodeRequest { method, path: &path, node: &name };
+    let token = uuid.and_then(|uuid| shared.proof_for(&uuid, asked)).ok_or_else(busy)?;
     let (env, tls) = (shared.node.env().clone(), shared.peer_tls.for_http());
     let (done, outcome) = oneshot::channel();
     let job = move || {

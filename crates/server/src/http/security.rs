@@ -180,12 +180,16 @@ pub(super) async fn client_certificates(State(shared): State<Shared>) -> Json<Va
     if let Some(clients) = &kept(&shared).await.client_certificates {
         return Json(clients.told());
     }
-    let tls = tls_of(&shared);
-    let state = tls.as_ref().map_or(ClientAuth::Off, |tls| tls.client_auth);
+    Json(of_configuration(tls_of(&shared).as_ref()))
+}
+
+/// The same as a configuration says it.
+fn of_configuration(tls: Option<&TlsConfig>) -> Value {
+    let state = tls.map_or(ClientAuth::Off, |tls| tls.client_auth);
     let rule = |rule: &ClientNameRule| json!({ "path": rule.field.name(), "prefix": rule.prefix(), "delimiter": rule.delimiters() });
     let rules =
         tls.iter().filter(|_| state != ClientAuth::Off).flat_map(|tls| tls.client_names.iter().map(rule));
-    Json(json!({ "state": state.state(), "prefixes": rules.collect::<Vec<Value>>() }))
+    json!({ "state": state.state(), "prefixes": rules.collect::<Vec<Value>>() })
 }
 
 /// `POST /settings/clientCertAuth`: all of it is replaced.
@@ -209,8 +213,17 @@ pub(super) async fn change_client_certificates(
 }
 
 /// `DELETE /settings/clientCertAuth`: what flags and configuration say counts again. As with the change it is for full
-/// administrators.
-pub(super) async fn unset_client_certificates(State(shared): State<Shared>) -> Answered {
+/// administrators, and refused to those whom the configuration would not let in any more.
+pub(super) async fn unset_client_certificates(
+    State(shared): State<Shared>,
+    Extension(by): Extension<By>,
+) -> Answered {
+    let own = of_configuration(shared.peer_tls.own().map(|tls| tls.own_config()).as_ref());
+    let clients = ClientCertificates::parse(own.to_string().as_bytes()).map_err(|errors| wrong(&errors))?;
+    let Json(present) = client_certificates(State(shared.clone())).await;
+    if let Some(why) = cannot_be(&shared, &by, (&present, &clients)) {
+        return Err(wrong(&[format!("state - the configuration says {}: {why}", own["state"])]));
+    }
     set(&shared, |present| Ok(SecuritySettings { client_certificates: None, ..present.clone() })).await
 }
 

@@ -11,7 +11,7 @@ use engine::Bucket;
 use tokio::sync::{Semaphore, watch};
 
 use super::node_figures::Asking;
-use super::node_key::NodeKey;
+use super::node_key::{NodeKey, NodeRequest, SeenProofs};
 use super::samples::Samples;
 use super::threads::Threads;
 use crate::inside::OwnDoor;
@@ -26,6 +26,8 @@ pub(super) struct Shared {
     pub(super) stopping: watch::Receiver<bool>,
     pub(super) asking: Arc<Asking>,
     pub(super) node_key: Arc<OnceLock<NodeKey>>,
+    /// Proofs of other nodes that have had something done here.
+    pub(super) seen_proofs: Arc<SeenProofs>,
     /// Held by the one request that reads or writes cursors.
     pub(super) cursors: Arc<Semaphore>,
     /// Connections to other nodes that readers of changes may have together.
@@ -45,8 +47,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// What shows another node that it is asked by one of its cluster; `None` if this one belongs to none.
+    pub(super) fn proof_for(&self, uuid: &str, asked: NodeRequest<'_>) -> Option<String> {
+        let (key, cluster) = (self.node_key(uuid)?, self.node.cluster()?);
+        Some(match cluster.secrets().wants_timeless_proofs(uuid) {
+            true => key.timeless(asked.path, asked.node),
+            false => key.authorization(asked, self.node.env()),
+        })
+    }
+
     /// What this node proves with to another one that both belong to a cluster; nothing if this one belongs to none.
-    pub(super) fn node_key(&self, uuid: &str) -> Option<NodeKey> {
+    fn node_key(&self, uuid: &str) -> Option<NodeKey> {
         let cluster = self.node.cluster()?;
         match cluster.secrets().for_node(uuid) {
             Some(secret) => Some(NodeKey::of_secret(&secret, &cluster.identity()?)),

@@ -189,8 +189,12 @@ fn check_kept(shared: &Shared, name: &str) -> Result<(), UsersRefusal> {
     if !shared.node.accounts().users().is_configured(name) {
         return Ok(());
     }
+    Err(is_configured(name))
+}
+
+fn is_configured(name: &str) -> UsersRefusal {
     let what = format!("{name} is a user of the node's configuration: change it there, and reload the node");
-    Err(UsersRefusal::Field("name", what))
+    UsersRefusal::Field("name", what)
 }
 
 fn field(fields: &[(String, String)], name: &str) -> Option<String> {
@@ -298,8 +302,13 @@ pub(super) async fn remove(
     Path((domain, name)): Path<(String, String)>,
 ) -> Answered {
     check_domain(&domain)?;
-    check_kept(&shared, &name)?;
-    change(&shared, move |kept| kept.remove_user(&caller, &name)).await
+    let here = check_kept(&shared, &name).err().map(|_| name.clone());
+    // One that a user of the configuration hides can be removed: it would count again once that one is gone.
+    let remove = move |kept: &mut KeptUsers| match (kept.remove_user(&caller, &name), &here) {
+        (Err(UsersRefusal::NotFound(_)), Some(here)) => Err(is_configured(here)),
+        (done, _) => done,
+    };
+    change(&shared, remove).await
 }
 
 /// `GET /settings/rbac/backup`: users and groups in the fields of their forms, with what checks passwords.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use ::node::doors::{LinkRunner, Timer};
-use ::node::replication::download::{Download, DownloadDial, run_download};
+use ::node::replication::download::{Bring, Download, DownloadDial, run_download};
 use ::node::replication::{Dial, Link, LinkError, Links, Pace, run};
 use base::env::{Env, Task};
 use tokio::runtime::{Builder, LocalOptions};
@@ -30,14 +30,7 @@ impl LinkRunner for RuntimeLinks {
     }
 
     fn download(&self, env: &Env, download: Download) -> io::Result<Task> {
-        let tls = self.0.clone();
-        let job =
-            move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
-                Ok(runtime) => runtime.block_on(run_download(download, &FileDial(tls))),
-                // Who waits for it is told that it was given up.
-                Err(_) => drop(download),
-            };
-        env.spawn.spawn("download", Box::new(job))
+        copy_file(self.0.clone(), env, download)
     }
 
     fn start(&self, env: &Env, links: Arc<Links>) -> io::Result<Task> {
@@ -57,6 +50,16 @@ impl LinkRunner for RuntimeLinks {
             Err(mpsc::RecvError) => Ok(thread),
         }
     }
+}
+
+/// Copies a file on a thread of its own.
+fn copy_file(tls: PeerTls, env: &Env, download: Download) -> io::Result<Task> {
+    let job = move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+        Ok(runtime) => runtime.block_on(run_download(download, &FileDial(tls))),
+        // Who waits for it is told that it was given up.
+        Err(_) => drop(download),
+    };
+    env.spawn.spawn("download", Box::new(job))
 }
 
 /// Connects to copy files.
@@ -100,6 +103,11 @@ impl Dial for RuntimeDial {
 
     fn pace(&self) -> &RuntimePace {
         &RuntimePace
+    }
+
+    fn files(&self) -> Bring {
+        let tls = self.0.clone();
+        Arc::new(move |env, download| copy_file(tls.clone(), env, download))
     }
 }
 

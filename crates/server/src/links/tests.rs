@@ -10,7 +10,8 @@ use std::sync::Arc;
 use ::node::connection_memory::ConnectionMemory;
 use ::node::doors::LinkRunner;
 use ::node::news::Announcer;
-use ::node::replication::{Drive, Links, Password, Replication, Source, Sources};
+use ::node::replication::download::brings_none;
+use ::node::replication::{Drive, Fills, Links, Password, Replication, Source, Sources};
 use base::VbId;
 use base::env::{Env, Task};
 use dcp::{Features, Mode, TURN_MESSAGES};
@@ -84,9 +85,10 @@ fn a_link_with_much_to_read_leaves_turns_to_its_neighbours() {
         let wire = Wire::connect(&env, &node, None).await.expect("the source listens");
         let ended = Rc::clone(&is_over);
         let running = tokio::task::spawn_local(async move {
-            let mut rollbacks = link.rollbacks();
+            let (mut rollbacks, mut fills) = (link.rollbacks(), Fills::new(&link, brings_none()));
             let features = Features { collections: true, snappy: true, json: true };
-            let outcome = Drive::new(&link, wire, features, &mut rollbacks).run(&RuntimePace).await;
+            let outcome =
+                Drive::new(&link, wire, features, &mut rollbacks, &mut fills).run(&RuntimePace).await;
             ended.set(true);
             outcome
         });

@@ -11,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use super::client_cas::ClientCas;
+use super::client_cas::{ClientCas, NoClientCas};
 use super::identity;
 use super::spoken::Spoken;
 
@@ -130,6 +130,14 @@ pub(super) fn client_verifier(
         return Ok(WebPkiClientVerifier::no_client_auth());
     };
     Ok(Arc::new(ClientCas::new(cas, auth).map_err(invalid)?))
+}
+
+/// Refuses each certificate of a client: which of them count is not known.
+pub(super) fn no_client(auth: ClientAuth) -> Arc<dyn ClientCertVerifier> {
+    match auth {
+        ClientAuth::Off => WebPkiClientVerifier::no_client_auth(),
+        ClientAuth::Optional | ClientAuth::Required => Arc::new(NoClientCas::new(auth)),
+    }
 }
 
 /// The CAs of a text in PEM, at least one.

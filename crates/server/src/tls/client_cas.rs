@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::node::config::ClientAuth;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::ring;
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -112,5 +112,61 @@ impl ClientCertVerifier for ClientCas {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.all.supported_verify_schemes()
+    }
+}
+
+/// Refuses each certificate: the CAs that are to count cannot be read (record 204). Clients that may go without one do.
+#[derive(Debug)]
+pub(super) struct NoClientCas {
+    is_mandatory: bool,
+    /// How signatures are checked, which is not come to.
+    schemes: WebPkiSupportedAlgorithms,
+}
+
+impl NoClientCas {
+    pub(super) fn new(auth: ClientAuth) -> NoClientCas {
+        let schemes = ring::default_provider().signature_verification_algorithms;
+        NoClientCas { is_mandatory: auth == ClientAuth::Required, schemes }
+    }
+}
+
+impl ClientCertVerifier for NoClientCas {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.schemes)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.schemes)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes.supported_schemes()
     }
 }

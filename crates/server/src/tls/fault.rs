@@ -63,6 +63,9 @@ fn of_certificate(error: &CertificateError) -> &'static str {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "its certificate is for another purpose (extended key usage)"
         }
+        CertificateError::ApplicationVerificationFailure => {
+            "it shows a certificate, and the CAs of tls-ca that are to count cannot be read"
+        }
         CertificateError::Revoked => "its certificate was revoked",
         CertificateError::UnsupportedSignatureAlgorithmContext { .. }
         | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {

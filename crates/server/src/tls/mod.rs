@@ -29,7 +29,7 @@ use ::node::config::{ClientAuth, ClientNameRule, TlsConfig};
 use ::node::kept_users::security::{SecuritySettings, TlsService};
 
 pub use self::certificate::{CertificateError, PairError};
-use self::certificate::{can_serve, certificates, client_verifier, server_config};
+use self::certificate::{can_serve, certificates, client_verifier, no_client, server_config};
 pub(crate) use self::certificate::{client_config, roots};
 pub(crate) use self::fault::cure;
 pub(crate) use self::peers::PeerTls;
@@ -47,6 +47,8 @@ pub(crate) const HANDSHAKE_S: u64 = 10;
 const MOST_FILE_BYTES: usize = 1 << 20;
 /// Between two looks at whether the files have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// From this look on that cannot read the CAs, no certificate of a client counts: one may come while they are written.
+const LOOKS_WITHOUT_CAS: u32 = 2;
 
 /// What a client outside of a node speaks TLS with: it accepts servers with a certificate of the CAs in `ca`, and shows
 /// `own`, a chain and its key, to servers that ask for one. All of it is PEM.
@@ -126,6 +128,28 @@ pub enum TlsError {
         /// What is wrong.
         error: PairError,
     },
+    /// Certificate and key stay as they were; what says which certificates of clients count was taken without them.
+    #[error(
+        "{0}; certificate and key stay as they were, and the CAs and rules for certificates of clients (tls-ca, tls-client-auth, \
+         tls-client-user) that were read with them count from now on"
+    )]
+    RulesAlone(Box<TlsError>),
+    /// Which certificates of clients count is not known any more.
+    #[error(
+        "{0}; until the CAs can be read again, new connections of clients that show a certificate are refused: put a file with \
+         the CAs that are to count into the place of tls-ca"
+    )]
+    NoClientCas(Box<TlsError>),
+}
+
+impl TlsError {
+    /// Why what is there cannot be served with, without what was done about it.
+    fn cause(&self) -> String {
+        match self {
+            TlsError::RulesAlone(error) => error.to_string(),
+            error => error.to_string(),
+        }
+    }
 }
 
 /// What encrypted connections are made with. Connections that are there keep what they were made with.
@@ -146,6 +170,8 @@ struct Present {
     made: Made,
     /// Connections are refused: what was set over HTTP cannot be done with the node's files.
     is_shut: bool,
+    /// How many looks in a row have found that the CAs cannot be read.
+    looks_without_cas: u32,
 }
 
 /// What an encrypted connection is accepted with.
@@ -175,6 +201,16 @@ struct MadeFor {
     client: Option<Arc<ClientConfig>>,
 }
 
+impl Present {
+    /// Whether clients of some service may show certificates.
+    fn asks_clients(&self) -> bool {
+        let services = [TlsService::Data, TlsService::ClusterManager];
+        services
+            .iter()
+            .any(|service| self.kept.over_for(*service, &self.config).client_auth != ClientAuth::Off)
+    }
+}
+
 impl Made {
     fn of(&self, service: TlsService) -> &MadeFor {
         match service {
@@ -190,12 +226,19 @@ struct Files {
     certificate: Vec<u8>,
     key: Vec<u8>,
     ca: Option<Vec<u8>>,
+    /// The file of `ca` cannot be read any more: other nodes are known by what it held, and clients by none.
+    knows_no_clients: bool,
 }
 
 impl Files {
     fn read(env: &Env, config: &TlsConfig) -> Result<Files, TlsError> {
-        let ca = config.ca.as_ref().map(|path| read(env, path)).transpose()?;
-        Ok(Files { certificate: read(env, &config.certificate)?, key: read(env, &config.key)?, ca })
+        Files::with_cas(env, config, read_cas(env, config)?)
+    }
+
+    /// Reads certificate and key.
+    fn with_cas(env: &Env, config: &TlsConfig, ca: Option<Vec<u8>>) -> Result<Files, TlsError> {
+        let (certificate, key) = (read(env, &config.certificate)?, read(env, &config.key)?);
+        Ok(Files { certificate, key, ca, knows_no_clients: false })
     }
 
     fn make(&self, config: &TlsConfig, settings: &SecuritySettings) -> Result<Made, TlsError> {
@@ -228,7 +271,10 @@ impl Files {
         let of_ca = |error| TlsError::Ca { path: config.ca.clone().unwrap_or_default(), error };
         let roots = self.ca.as_deref().map(roots).transpose().map_err(of_ca)?;
         let cas = self.ca.as_deref().map(certificates).transpose().map_err(of_ca)?;
-        let clients = client_verifier(cas.as_deref(), config.client_auth).map_err(of_ca)?;
+        let clients = match self.knows_no_clients {
+            true => no_client(config.client_auth),
+            false => client_verifier(cas.as_deref(), config.client_auth).map_err(of_ca)?,
+        };
         let server = server_config(&self.certificate, &self.key, clients, &spoken).map_err(pair)?;
         if !can_serve(&self.key, &spoken).map_err(pair)? {
             return Err(TlsError::Suites(SuiteError::OtherKey));
@@ -238,6 +284,10 @@ impl Files {
         let accepted = Acceptance { config: server, names: config.client_names.as_slice().into() };
         Ok(MadeFor { accepted, client })
     }
+}
+
+fn read_cas(env: &Env, config: &TlsConfig) -> Result<Option<Vec<u8>>, TlsError> {
+    config.ca.as_ref().map(|path| read(env, path)).transpose()
 }
 
 fn read(env: &Env, path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -297,7 +347,8 @@ impl Tls {
         if is_member && made.shown.is_refused_by_nodes(config) {
             return Err(TlsError::NotForClients(config.certificate.clone()));
         }
-        let present = Present { config: config.clone(), kept, files, made, is_shut: false };
+        let (config, is_shut) = (config.clone(), false);
+        let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0 };
         Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
     }
 
@@ -312,13 +363,36 @@ impl Tls {
             .map(|what| format!("{what}; put a new one into {}", config.certificate.display()));
         let cas = shown.ends_of_cas(now_s).into_iter();
         let cas = cas.map(|what| format!("{}: {what}", ca.unwrap_or(Path::new("tls-ca")).display()));
-        let unfit = shown.unfit(hosts).into_iter();
+        let unfit = shown.unfit(hosts).into_iter().chain(self.unfit_for_nodes(&present));
         end.into_iter().chain(cas).chain(unfit).collect()
     }
 
     /// The same without what is said of ends, for who has put new files into their place.
     pub(crate) fn unfit(&self, node: &Node) -> Vec<String> {
-        self.present.lock().made.shown.unfit(&hosts_told(node))
+        let hosts = hosts_told(node);
+        let present = self.present.lock();
+        present.made.shown.unfit(&hosts).into_iter().chain(self.unfit_for_nodes(&present)).collect()
+    }
+
+    /// What other nodes refuse of the certificate, if that does not keep documents from them.
+    fn unfit_for_nodes(&self, present: &Present) -> Option<String> {
+        let config = present.kept.over(&present.config);
+        (self.is_member && present.made.shown.is_refused_over_http(&config)).then(|| {
+            "the extended key usage of the node's certificate (tls-cert) has no clientAuth: with cluster-encryption = \"control\" \
+             and tls-client-auth the other nodes refuse what this one asks over HTTP, such as figures, and promises without \
+             which it stops serving if the coordination store goes away; have the CA issue another one"
+                .to_owned()
+        })
+    }
+
+    /// Whether the certificate that clients are shown is for a host.
+    pub(crate) fn is_for(&self, host: &str) -> bool {
+        self.present.lock().made.shown.is_for(host)
+    }
+
+    /// What flags and configuration file say, whatever was set over HTTP.
+    pub(crate) fn own_config(&self) -> TlsConfig {
+        self.present.lock().config.clone()
     }
 
     /// The configuration that connections are made with, with what was set over HTTP.
@@ -432,21 +506,86 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// As [`Tls::load`]; what there was stays.
+    /// As [`Tls::load`]; certificate and key stay as they were. Which certificates of clients count does not: a CA that
+    /// was taken out must not count because of a key that does not fit. If the CAs cannot be read, none counts.
     pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
-        let files = Files::read(env, config)?;
+        // Without a lock: a disk may not answer.
+        let read = read_cas(env, config).map(|ca| (Files::with_cas(env, config, ca.clone()), ca));
         let _changing = self.changing.lock();
+        let (files, ca) = match read {
+            Ok(read) => read,
+            Err(error) => return Err(self.without_cas(error)),
+        };
+        match files.and_then(|files| self.take(files, config)) {
+            Ok(changed) => Ok(changed),
+            Err(error @ TlsError::Ca { .. }) => Err(self.without_cas(error)),
+            Err(error) => Err(self.take_rules(ca, config, error)),
+        }
+    }
+
+    /// What new connections are made with from now on; whether that is something else than before.
+    fn take(&self, files: Files, config: &TlsConfig) -> Result<bool, TlsError> {
         let kept = {
-            let present = self.present.lock();
+            let mut present = self.present.lock();
             if present.files == files && present.config == *config {
+                present.looks_without_cas = 0;
                 return Ok(false);
             }
             present.kept.clone()
         };
         let made = files.make(config, &kept)?;
         self.fit(&made, &kept.over(config))?;
-        *self.present.lock() = Present { config: config.clone(), kept, files, made, is_shut: false };
+        let (config, is_shut) = (config.clone(), false);
+        *self.present.lock() = Present { config, kept, files, made, is_shut, looks_without_cas: 0 };
         Ok(true)
+    }
+
+    /// Takes the CAs and the rules for certificates of clients, and leaves certificate and key as they are: these cannot be
+    /// taken for a reason, which comes back with what was done.
+    fn take_rules(&self, ca: Option<Vec<u8>>, config: &TlsConfig, why: TlsError) -> TlsError {
+        let (files, rules) = {
+            let present = self.present.lock();
+            let files = Files { ca, knows_no_clients: false, ..present.files.clone() };
+            let client_names = config.client_names.clone();
+            let client_auth = config.client_auth;
+            let rules =
+                TlsConfig { ca: config.ca.clone(), client_auth, client_names, ..present.config.clone() };
+            (files, rules)
+        };
+        match self.take(files, &rules) {
+            Ok(true) => TlsError::RulesAlone(Box::new(why)),
+            Err(error @ TlsError::Ca { .. }) => self.without_cas(error),
+            Ok(false) | Err(_) => why,
+        }
+    }
+
+    /// The CAs cannot be read, or are none: if a second look finds the same, no certificate of a client counts any more.
+    fn without_cas(&self, why: TlsError) -> TlsError {
+        let (files, config, kept) = {
+            let mut present = self.present.lock();
+            present.looks_without_cas = present.looks_without_cas.saturating_add(1);
+            if present.looks_without_cas < LOOKS_WITHOUT_CAS || !present.asks_clients() {
+                return why;
+            }
+            (present.files.clone(), present.config.clone(), present.kept.clone())
+        };
+        if !files.knows_no_clients {
+            let files = Files { knows_no_clients: true, ..files };
+            let made = files.make(&config, &kept);
+            let mut present = self.present.lock();
+            // What there is was made of the same, so that this can be made, too; if not, no connection is.
+            present.is_shut |= made.is_err();
+            present.files = files;
+            if let Ok(made) = made {
+                present.made = made;
+            }
+        }
+        TlsError::NoClientCas(Box::new(why))
+    }
+
+    /// Whether certificates of clients are refused, since the CAs that are to count cannot be read.
+    pub(crate) fn knows_no_clients(&self) -> bool {
+        self.present.lock().files.knows_no_clients
     }
 
     /// What `config` says differently than the present configuration, to no effect, because it was set over HTTP.
@@ -517,17 +656,29 @@ impl Tls {
                 }
                 Ok(false) => told.clear(),
                 Err(error) => {
-                    let error = error.to_string();
-                    if error != told {
-                        tracing::error!(
-                            event = "certificate_unusable",
-                            error,
-                            "certificate or key have changed and cannot be used: those before are kept"
-                        );
-                        told = error;
+                    let cause = error.cause();
+                    if cause != told {
+                        tell_unusable(&error);
+                        told = cause;
                     }
                 }
             }
         }
     }
+}
+
+fn tell_unusable(error: &TlsError) {
+    if let TlsError::NoClientCas(error) = error {
+        tracing::error!(
+            event = "client_cas_unusable",
+            %error,
+            "the CAs of tls-ca cannot be used: new connections of clients that show a certificate are refused until they can"
+        );
+        return;
+    }
+    tracing::error!(
+        event = "certificate_unusable",
+        %error,
+        "certificate, key or CAs have changed and cannot be used: certificate and key before are kept"
+    );
 }

@@ -83,7 +83,7 @@ impl TlsStream {
 
     pub(super) fn certified(&self) -> Option<String> {
         let (names, chain) = (self.names.as_ref()?, self.session.peer_certificates()?);
-        identity::user(chain.first()?, names)
+        Some(identity::user(chain.first()?, names).unwrap_or_default())
     }
 
     /// Who is at the other end.

@@ -79,8 +79,8 @@ impl Transport {
         }
     }
 
-    /// The user that the client's certificate stands for, once it is agreed on how bytes are encrypted; nothing if it has
-    /// shown none that does.
+    /// The user that the client's certificate stands for, once it is agreed on how bytes are encrypted; an empty name if no
+    /// rule finds one in it, and `None` if the client has shown no certificate.
     pub(crate) fn certified(&self) -> Option<String> {
         match self {
             Transport::Plain(_) => None,

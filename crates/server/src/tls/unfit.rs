@@ -89,10 +89,25 @@ impl Shown {
         missing.map(of_host).chain(of_purpose).collect()
     }
 
-    /// Whether the other nodes of a cluster, which are taken to ask for certificates as this one does, refuse its own.
+    /// Whether the certificate is for a host.
+    pub(super) fn is_for(&self, host: &str) -> bool {
+        self.chain.first().is_some_and(|first| identity::is_for(first, host))
+    }
+
+    /// Whether the other nodes of a cluster, which are taken to ask for certificates as this one does, refuse its own where
+    /// documents go.
     pub(super) fn is_refused_by_nodes(&self, config: &TlsConfig) -> bool {
-        let is_shown = config.cluster_encryption.covers_http() && config.client_auth != ClientAuth::Off;
-        is_shown && identity::leaves_out(&self.chain, Purpose::Client)
+        config.cluster_encryption.covers_documents() && self.is_no_client(config)
+    }
+
+    /// Whether they refuse it for requests over HTTP alone.
+    pub(super) fn is_refused_over_http(&self, config: &TlsConfig) -> bool {
+        let level = config.cluster_encryption;
+        level.covers_http() && !level.covers_documents() && self.is_no_client(config)
+    }
+
+    fn is_no_client(&self, config: &TlsConfig) -> bool {
+        config.client_auth != ClientAuth::Off && identity::leaves_out(&self.chain, Purpose::Client)
     }
 }
 

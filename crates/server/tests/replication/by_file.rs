@@ -14,18 +14,42 @@ struct Between {
     connections: Arc<AtomicU64>,
     /// Bytes that the source sent.
     passed: Arc<AtomicU64>,
+    /// Whether what is behind the cut is passed on.
+    is_open: Arc<AtomicBool>,
+}
+
+/// What a connection suffers.
+#[derive(Clone, Copy)]
+enum Harm {
+    /// It is cut after so many bytes.
+    Cut(u64),
+    /// It is held up after so many bytes, until that is open.
+    Hold(u64),
 }
 
 impl Between {
     /// The first connection is cut after so many bytes, and a bit behind `flip` of each one is flipped.
     fn to(source: SocketAddr, cut: u64, flip: u64) -> Between {
+        Between::harming(source, (0, Harm::Cut(cut)), (0, flip))
+    }
+
+    /// The connection of that number is harmed, and a bit behind `flip` of those from a number on is flipped.
+    fn harming(source: SocketAddr, harm: (u64, Harm), flip: (u64, u64)) -> Between {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (connections, passed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let between = Between { addr, connections: Arc::clone(&connections), passed: Arc::clone(&passed) };
+        let is_open = Arc::new(AtomicBool::new(false));
+        let between = Between {
+            addr,
+            connections: Arc::clone(&connections),
+            passed: Arc::clone(&passed),
+            is_open: Arc::clone(&is_open),
+        };
         std::thread::spawn(move || {
             while let Ok((here, _)) = listener.accept() {
-                let is_first = connections.fetch_add(1, Ordering::SeqCst) == 0;
+                let number = connections.fetch_add(1, Ordering::SeqCst);
+                let harm = Some(harm.1).filter(|_| number == harm.0);
+                let flip = if number >= flip.0 { flip.1 } else { NEVER };
                 let there = TcpStream::connect(source).expect("the source listens");
                 let clone = |stream: &TcpStream| stream.try_clone().expect("a handle");
                 let (mut up, mut down) = ((clone(&here), clone(&there)), (there, here));
@@ -33,7 +57,7 @@ impl Between {
                     let _ = std::io::copy(&mut up.0, &mut up.1);
                     let _ = up.1.shutdown(std::net::Shutdown::Both);
                 });
-                let passed = Arc::clone(&passed);
+                let (passed, is_open) = (Arc::clone(&passed), Arc::clone(&is_open));
                 std::thread::spawn(move || {
                     let (mut buf, mut of_this) = (vec![0; 8 << 10], 0);
                     while let Ok(bytes @ 1..) = down.0.read(&mut buf) {
@@ -42,7 +66,13 @@ impl Between {
                         }
                         of_this += bytes as u64;
                         passed.fetch_add(bytes as u64, Ordering::SeqCst);
-                        if (is_first && of_this > cut) || down.1.write_all(&buf[..bytes]).is_err() {
+                        let is_cut = matches!(harm, Some(Harm::Cut(at)) if of_this > at);
+                        while matches!(harm, Some(Harm::Hold(at)) if of_this > at)
+                            && !is_open.load(Ordering::SeqCst)
+                        {
+                            std::thread::yield_now();
+                        }
+                        if is_cut || down.1.write_all(&buf[..bytes]).is_err() {
                             break;
                         }
                     }
@@ -206,4 +236,152 @@ fn no_download_makes_the_folder_of_a_deleted_bucket_again() {
     back.join().expect("it does not panic");
     let folder = replica.folder.path().join("buckets/default");
     assert!(!folder.exists(), "{}", folder.display());
+}
+
+/// A node with changes that are on disk alone, so that a stream from the beginning reads the disk.
+fn on_disk(change_all: impl FnOnce(&Node)) -> Node {
+    let mut active = Node::start();
+    change_all(&active);
+    assert!(active.bucket().flushing().flush_all());
+    active.stop();
+    active.start_again();
+    active
+}
+
+fn fills(node: &Node, how: &str) {
+    node.bucket().set_param("replica_fill", how).expect("a good value");
+}
+
+/// What was filled with a file is here before its stream goes on.
+fn streams_again(replica: &Node) {
+    eventually("all streams go on", || replica.link().streaming() == usize::from(VBUCKETS));
+}
+
+fn followed(between: &Between, active: &Node) -> Source {
+    Source { node: between.addr.to_string(), ..active.source(Mode::Replicate) }
+}
+
+#[test]
+fn a_replica_is_filled_with_files_by_itself_and_goes_on_with_streams() {
+    let active = on_disk(|active| (0..3_000).for_each(|at| change(&active.bucket(), at)));
+    let mut replica = Node::start();
+    fills(&replica, "file");
+    replica.follow(&active.source(Mode::Replicate));
+    (3_000..4_000).for_each(|at| change(&active.bucket(), at));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    assert_same(&active, &replica);
+    let link = replica.link();
+    assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (16, 0), "{link:?}");
+    assert!(link.file_bytes > 0 && link.files_refused == 0 && link.counts.rollbacks == 0, "{link:?}");
+    let (status, told) = replica.http("GET", "/v1/buckets/default/replication", &Value::Null);
+    assert_eq!((status, &told["links"][0]["filled_by_file"]), (200, &json!(16)), "{told}");
+    assert!(!replica.folder.path().join("buckets/default/downloads/5").exists(), "no file is left");
+    // It is a replica as any other one, also after a restart, and takes the role of the active one.
+    replica.stop();
+    replica.start_again();
+    (4_000..5_000).for_each(|at| change(&active.bucket(), at));
+    replica.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    assert_same(&active, &replica);
+    assert_eq!(replica.link().counts.rollbacks, 0);
+    replica.follow(&active.source(Mode::TakeOver));
+    eventually("all are taken over", || replica.all_have_role(VbState::Active));
+    set(&replica.bucket(), "k1", b"here now", 0).expect("it is active");
+}
+
+#[test]
+fn what_is_faster_is_chosen_by_the_number_of_changes() {
+    let active = on_disk(|active| (0..2_000).for_each(|at| change(&active.bucket(), at)));
+    let replica = Node::start();
+    fills(&replica, "auto");
+    replica.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    let counts = replica.link().counts;
+    assert_eq!((counts.filled_by_file, counts.filled_by_documents), (0, 16), "few changes: {counts:?}");
+    let other = Node::start();
+    fills(&other, "auto");
+    other.bucket().set_param("replica_fill_min_changes", "20").expect("a good value");
+    other.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &other);
+    streams_again(&other);
+    assert_same(&active, &other);
+    let counts = other.link().counts;
+    assert_eq!((counts.filled_by_file, counts.filled_by_documents), (16, 0), "many changes: {counts:?}");
+}
+
+#[test]
+fn a_file_that_is_cut_off_goes_on_where_it_stood() {
+    let active = on_disk(|active| drop(large_documents(active)));
+    let replica = Node::start();
+    fills(&replica, "file");
+    // The first connection is the link's, the second one brings the file.
+    let cutting = Between::harming(active.server().kv_addr(), (1, Harm::Cut(2_000_000)), (0, NEVER));
+    replica.follow(&followed(&cutting, &active));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    assert_same(&active, &replica);
+    let link = replica.link();
+    assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (1, 0), "{link:?}");
+    assert!((3_600_000..4_000_000).contains(&link.file_bytes), "nothing came twice: {link:?}");
+    assert_eq!(cutting.connections.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_file_that_is_damaged_on_its_way_gives_way_to_documents() {
+    let active = on_disk(|active| drop(large_documents(active)));
+    let replica = Node::start();
+    fills(&replica, "file");
+    let flipping = Between::harming(active.server().kv_addr(), (0, Harm::Cut(NEVER)), (1, 1_000_000));
+    replica.follow(&followed(&flipping, &active));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    assert_same(&active, &replica);
+    let link = replica.link();
+    assert_eq!((link.counts.filled_by_file, link.counts.filled_by_documents), (0, 1), "{link:?}");
+    let why = link.file_refused.expect("it is told why");
+    assert!(link.files_refused == 1 && why.contains("vBucket 5") && why.contains("checksum"), "{why}");
+}
+
+#[test]
+fn a_source_that_loses_the_vbucket_meanwhile_is_asked_again() {
+    let active = on_disk(|active| drop(large_documents(active)));
+    let replica = Node::start();
+    fills(&replica, "file");
+    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, NEVER));
+    replica.follow(&followed(&holding, &active));
+    eventually("a part of the file is here", || replica.link().file_bytes >= 1 << 20);
+    let roles = active.bucket();
+    for state in [VbState::Dead, VbState::Active] {
+        roles.roles().set_vbucket_state(VbId(5), state, None).expect("there is one");
+    }
+    holding.is_open.store(true, Ordering::SeqCst);
+    eventually("it is told why there is no file", || replica.link().files_refused == 1);
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    eventually("the histories are the same", || active.histories() == replica.histories());
+    assert_same(&active, &replica);
+}
+
+#[test]
+fn a_replica_that_stops_while_its_file_comes_is_filled_after_its_start() {
+    let active = on_disk(|active| drop(large_documents(active)));
+    let mut replica = Node::start();
+    fills(&replica, "file");
+    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, NEVER));
+    replica.follow(&followed(&holding, &active));
+    eventually("a part of the file is here", || replica.link().file_bytes >= 1 << 20);
+    replica.stop();
+    replica.start_again();
+    assert_eq!(replica.high_seqnos()[5], Seqno(0), "it has nothing of it");
+    fills(&replica, "file");
+    replica.follow(&active.source(Mode::Replicate));
+    caught_up(&active, &replica);
+    streams_again(&replica);
+    assert_same(&active, &replica);
+    assert_eq!(replica.link().counts.filled_by_file, 1);
+    let folder = replica.folder.path().join("buckets/default/downloads/5");
+    assert!(!folder.exists(), "no part is left");
 }

@@ -346,7 +346,10 @@ tls-ca = "/etc/ca.pem"
         // As an empty STAVE_PROFILE is none.
         assert_eq!(home.asked("stave get k --profile="), home.asked("stave get k"));
         let none = Home(tempfile::tempdir().expect("a folder"));
-        assert_eq!(none.asked("stave get k").as_deref(), Ok("127.0.0.1:11210 Administrator - default -"));
+        assert_eq!(
+            none.asked("stave get k").as_deref(),
+            Ok("127.0.0.1:11210|11207 Administrator - default -")
+        );
         assert!(none.asked("stave get k --profile prod").is_err());
     }
 
@@ -366,7 +369,7 @@ tls-ca = "/etc/ca.pem"
         assert!(home.asked(line).expect_err("others may read it").contains("has mode 640"));
         assert!(home.asked(&format!("{line} --password p")).is_ok(), "it is not needed");
         home.write("password", "secret\n", 0o600);
-        assert_eq!(home.asked(line).as_deref(), Ok("127.0.0.1:11210 Administrator secret default -"));
+        assert_eq!(home.asked(line).as_deref(), Ok("127.0.0.1:11210|11207 Administrator secret default -"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use protocol::extras::{MutationToken, StoreExtras};
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode};
 
+use super::error::context_of;
 use super::{Channel, ClientError, Dialect, Map, Target, Trust};
 
 /// No answer is larger: stats and documents stay below what a request may hold.
@@ -69,9 +70,7 @@ impl Answer {
 
     /// The text in the JSON error context, if there is one.
     fn context(&self) -> String {
-        let context = serde_json::from_slice::<serde_json::Value>(&self.value).ok();
-        let text = context.as_ref().and_then(|json| json.pointer("/error/context")?.as_str());
-        text.unwrap_or_default().to_owned()
+        context_of(&self.value)
     }
 
     /// The document that was read; nothing if there is none.

@@ -175,6 +175,13 @@ impl ClientError {
     }
 }
 
+/// What a server added in words to a refusal with this value; empty if it added nothing.
+pub(super) fn context_of(value: &[u8]) -> String {
+    let context = serde_json::from_slice::<serde_json::Value>(value).ok();
+    let text = context.as_ref().and_then(|json| json.pointer("/error/context")?.as_str());
+    text.unwrap_or_default().to_owned()
+}
+
 /// A status by its name in the error map and in words, or as a number.
 pub fn status_name(code: u16) -> String {
     match Status::from_code(code) {

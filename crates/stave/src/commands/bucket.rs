@@ -75,6 +75,7 @@ enum BucketCommand {
     #[command(after_help = "Examples:
   stave bucket edit orders --quota 1GiB
   stave bucket edit orders --no-flush --max-ttl 0
+  stave bucket edit orders --encryption-at-rest true
   stave bucket edit orders --history-seconds 86400 --history-bytes 10GiB")]
     Edit {
         /// The bucket
@@ -127,8 +128,13 @@ struct NewBucketFlags {
     /// Memory that the bucket may use on each node, in whole MiB: 256MiB, 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_quota)]
     quota: u64,
-    /// Whether documents are on disk, or in memory alone
-    #[arg(long = "type", value_name = "TYPE", value_parser = ["couchbase", "ephemeral"], default_value = "couchbase")]
+    /// Whether documents are on disk, or in memory alone; couchstore and magma are on disk, in this --backend
+    #[arg(
+        long = "type",
+        value_name = "TYPE",
+        value_parser = ["couchbase", "couchstore", "magma", "ephemeral"],
+        default_value = "couchbase"
+    )]
     kind: String,
     /// The store of a bucket on disk: couchstore if not given, magma for much more than fits into memory
     #[arg(long, value_name = "STORE", value_parser = ["couchstore", "magma"])]
@@ -164,6 +170,9 @@ struct BucketSettingFlags {
     /// Whether values are kept compressed: passive keeps those that clients send compressed
     #[arg(long, value_name = "MODE", value_parser = ["off", "passive", "active"])]
     compression: Option<String>,
+    /// Whether its files are encrypted, on nodes that have an encryption key; true if not given
+    #[arg(long, value_name = "true|false")]
+    encryption_at_rest: Option<bool>,
     /// Keep every version of a document for this long, in seconds; 0 for no such limit. A history of changes takes --backend
     /// magma; without seconds and bytes none is kept
     #[arg(long, value_name = "SECONDS")]
@@ -174,6 +183,22 @@ struct BucketSettingFlags {
     /// Whether collections have a part in the history that do not say when they are made; true if not given
     #[arg(long, value_name = "true|false")]
     history_collections: Option<bool>,
+}
+
+impl NewBucketFlags {
+    /// As the form has them. `stave serve --bucket` has one word for both, which is a type here, too.
+    fn kind_and_backend(&self) -> anyhow::Result<(String, Option<String>)> {
+        if !["couchstore", "magma"].contains(&self.kind.as_str()) {
+            return Ok((self.kind.clone(), self.backend.clone()));
+        }
+        if let Some(backend) = self.backend.as_ref().filter(|backend| **backend != self.kind) {
+            let kind = &self.kind;
+            bail!(WrongArguments(format!(
+                "--type {kind} is a bucket in {kind}, and --backend says {backend}: leave one of them out"
+            )));
+        }
+        Ok(("couchbase".to_owned(), Some(self.kind.clone())))
+    }
 }
 
 impl BucketSettingFlags {
@@ -187,6 +212,7 @@ impl BucketSettingFlags {
             ("evictionPolicy", self.eviction.clone()),
             ("durabilityMinLevel", self.min_durability.clone()),
             ("compressionMode", self.compression.clone()),
+            ("encryptionAtRest", self.encryption_at_rest.map(|is| u8::from(is).to_string())),
             ("historyRetentionSeconds", self.history_seconds.map(|seconds| seconds.to_string())),
             ("historyRetentionBytes", self.history_bytes.map(|bytes| bytes.to_string())),
             ("historyRetentionCollectionDefault", self.history_collections.map(|is| is.to_string())),
@@ -276,8 +302,9 @@ fn add(
     let mut fields = change.fields();
     fields.push(("name", name.to_owned()));
     fields.push(("ramQuota", new.quota.to_string()));
-    fields.push(("bucketType", new.kind.clone()));
-    fields.extend(new.backend.clone().map(|backend| ("storageBackend", backend)));
+    let (kind, backend) = new.kind_and_backend()?;
+    fields.push(("bucketType", kind));
+    fields.extend(backend.map(|backend| ("storageBackend", backend)));
     fields.extend(new.conflict_resolution.clone().map(|rule| ("conflictResolutionType", rule)));
     // The form has one replica if nothing is said, and a node alone refuses durable writes of such a bucket.
     let is_alone = change.replicas.is_none() && nodes(target) == Some(1);
@@ -446,10 +473,23 @@ fn describe(bucket: &Value) -> String {
         ("conflict resolution", text(bucket, "conflictResolutionType")),
         ("least durability", text(bucket, "durabilityMinLevel")),
         ("flush", flush.to_owned()),
+        ("encryption at rest", encryption_of(bucket)),
         ("history", history),
     ];
     let missing = texts(bucket, "nodesWithoutFigures").into_iter().collect();
     rbac::table(&fields.map(|(name, value)| vec![name.to_owned(), value])) + &incomplete(missing)
+}
+
+/// Whether the files of a bucket are encrypted on the node that was asked, and how far that is.
+fn encryption_of(bucket: &Value) -> String {
+    let (is_on, found) = (bucket["encryptionAtRest"].as_bool(), &bucket["encryptionAtRestInfo"]);
+    let in_clear = found["filesInClear"].as_u64().filter(|files| *files > 0);
+    match (is_on, in_clear) {
+        (None, _) => "-".to_owned(),
+        (Some(true), None) => "on".to_owned(),
+        (Some(true), Some(files)) => format!("on; {files} files of before are not encrypted yet"),
+        (Some(false), _) => "off".to_owned(),
+    }
 }
 
 /// How long and how much a bucket keeps of replaced versions.

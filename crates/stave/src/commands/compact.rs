@@ -105,7 +105,7 @@ fn compact_file(
 ) -> anyhow::Result<(PathBuf, Compacted)> {
     let (couch, vb) = Couch::open_file(env.clone(), file, CouchConfig::default())?;
     let dropped: BTreeMap<CollectionId, Seqno> = couch.dropped_collections(vb)?;
-    let compacted = compact_vb(&couch, vb, purge_before_s, &dropped, progress)?;
+    let compacted = compact_vb(&couch, vb, purge_before_s, &dropped, (progress, false))?;
     Ok((couch.file_of(vb).unwrap_or(file.to_owned()), compacted))
 }
 
@@ -114,7 +114,7 @@ fn compact_vb(
     vb: VbId,
     purge_before_s: Option<u32>,
     dropped: &BTreeMap<CollectionId, Seqno>,
-    progress: &RefCell<Progress<'_>>,
+    (progress, others_wait): (&RefCell<Progress<'_>>, bool),
 ) -> anyhow::Result<Compacted> {
     let request = Compaction {
         purge_before_s,
@@ -123,6 +123,7 @@ fn compact_vb(
             progress.borrow_mut().step(now);
             ControlFlow::Continue(())
         },
+        others_wait: &|| others_wait,
         ..Compaction::default()
     };
     Ok(store.compact(vb, &request)?)

@@ -155,7 +155,11 @@ fn begin<'a>(
         history: flags.history,
     };
     let names = names(&mut client)?;
-    Ok((wishes, starts, Tail { flags, names, interrupted, out, say, printed: 0, failed: None }))
+    Ok((
+        wishes,
+        starts,
+        Tail { flags, names, interrupted, out, say, printed: 0, has_lost_right: false, failed: None },
+    ))
 }
 
 /// Where each vBucket is followed from, of all nodes of the cluster.
@@ -236,10 +240,22 @@ struct Tail<'a> {
     out: &'a mut (dyn Write + Send),
     say: &'a mut (dyn FnMut(&str) + Send),
     printed: u64,
+    /// The last stream that ended did so since the user has lost the right to it.
+    has_lost_right: bool,
     failed: Option<std::io::Error>,
 }
 
 impl Tail<'_> {
+    /// A right that is lost ends the streams of all vBuckets: that is said once.
+    fn say_ended(&mut self, vb: VbId, reason: EndReason) {
+        let is_known = std::mem::replace(&mut self.has_lost_right, reason == EndReason::LostPrivileges);
+        match reason {
+            EndReason::LostPrivileges if is_known => {}
+            EndReason::LostPrivileges => (self.say)(&format!("streams end: {reason}")),
+            reason => (self.say)(&format!("vBucket {vb}: the stream ended: {reason}")),
+        }
+    }
+
     fn write(&mut self, line: &str) -> ControlFlow<()> {
         if let Err(error) = writeln!(self.out, "{line}") {
             self.failed = Some(error);
@@ -264,7 +280,7 @@ impl Watch for Tail<'_> {
         if let Event::Ended(vb, reason) = event
             && reason != EndReason::Ok
         {
-            (self.say)(&format!("vBucket {vb}: the stream ended, {reason:?}"));
+            self.say_ended(vb, reason);
         }
         self.printed += u64::from(is_change);
         if self.flags.count.is_some_and(|count| self.printed >= count) {

@@ -152,7 +152,7 @@ fn read(
     let mut reader = Reading { env, counters, interrupted, patience, heard, broken_off: None };
     follow_everywhere(env, target, &wishes, starts.to_vec(), Some(patience), &mut reader)?;
     match reader.broken_off {
-        Some((vb, reason)) => Err(anyhow!("vBucket {vb}: the stream ended before its end: {reason:?}")),
+        Some((vb, reason)) => Err(anyhow!("vBucket {vb}: the stream ended before its end: {reason}")),
         None => Ok(()),
     }
 }

@@ -11,14 +11,15 @@ use crate::cli::profile::ProfileFlags;
 use crate::client::{ClientTlsFlags, HttpTarget, Secret, Trust, with_http_port};
 use crate::units::parse_duration;
 
-/// Where a node is asked if nothing else is said; by TLS it is another port.
-pub(crate) const DEFAULT_ADDR: &str = "127.0.0.1:8091";
+/// Where a node is asked if nothing else is said. It is no address that can be given: a port that is given is taken as it is,
+/// with and without TLS.
+pub(crate) const DEFAULT_ADDR: &str = "127.0.0.1:8091|18091";
 const DEFAULT_HOST: &str = "127.0.0.1";
 
 /// Which node is asked, and as whom.
 #[derive(Clone, Debug, Args)]
 pub struct HttpFlags {
-    /// HTTP address of any node of the cluster
+    /// HTTP address of any node of the cluster; the port is 8091 if none is given, with TLS 18091
     #[arg(long, value_name = "HOST:PORT", env = "STAVE_HTTP_ADDR", default_value = DEFAULT_ADDR, value_parser = NonEmptyStringValueParser::new())]
     pub addr: String,
     /// Who to log in as
@@ -58,8 +59,19 @@ impl HttpFlags {
     }
 }
 
-/// An address with its port. The one that is built in has another port by TLS.
+/// An address with its port.
 pub(super) fn full_addr(addr: &str, by_tls: bool) -> String {
-    let is_usual = by_tls && addr == DEFAULT_ADDR;
-    with_http_port(if is_usual { DEFAULT_HOST } else { addr }, by_tls)
+    with_http_port(if addr == DEFAULT_ADDR { DEFAULT_HOST } else { addr }, by_tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_given_is_taken() {
+        let of = |addr| (full_addr(addr, false), full_addr(addr, true));
+        assert_eq!(of(DEFAULT_ADDR), ("127.0.0.1:8091".to_owned(), "127.0.0.1:18091".to_owned()));
+        assert_eq!(of("127.0.0.1:8091"), ("127.0.0.1:8091".to_owned(), "127.0.0.1:8091".to_owned()));
+    }
 }

@@ -39,7 +39,9 @@ use crate::units::{bytes, thousands};
 A running node moves one vBucket after the other: it copies what is there, then what was changed meanwhile, and then the
 vBucket is in the other store. The disk needs room for the largest vBucket, and for a second journal. The command waits for
 the end and says how far it is; if it is interrupted, the node goes on, and the same command with --cancel brings back what
-was moved. A vBucket that cannot be read stays where it is, and is named. A bucket that keeps a history of changes is
+was moved. In a cluster any node may be asked, and every node moves what it has; a node that is away moves it when it is back.
+A vBucket that cannot be read stays where it is, and is named. The end waits 15 minutes at the most for streams, scans and kept
+snapshots that read the old store, which then end. A bucket that keeps a history of changes is
 refused: set history_retention_seconds and history_retention_bytes to 0 first.
 Of a stopped node everything is written into a new folder beside the bucket's, read from both and compared, and only then
 does the new folder take the place of the old one, which is removed. The disk needs room for the bucket twice. If anything
@@ -48,8 +50,7 @@ is brought along. A vBucket that cannot be read ends the command: `stave check -
 A bucket that was made over HTTP is listed with its new type. One of the command line or of a configuration file needs its
 type there: --bucket default:1GiB:magma. A bucket that a running node has moved is served without that, too.
 Settings of the bucket stay: one that comes from couchstore keeps its eviction policy.
-A member of a cluster is refused: move its bucket with `stave backup` and `stave restore`, or make another bucket and
-`stave replicate` into it.")]
+The folder of a member of a cluster is refused: start the node, and move the bucket there.")]
 pub struct MigrateFlags {
     /// A bucket of a running node, or a bucket's folder in a data directory, like data/buckets/default
     #[arg(value_name = "BUCKET|DIR")]
@@ -100,8 +101,10 @@ fn of_stopped_node(
     let _lock = take(&data)?;
     if belongs_to_cluster(&*env.disk, &data)? {
         bail!(
-            "{} belongs to a node of a cluster, in which all nodes keep a bucket in the same store; nothing was changed",
-            data.display()
+            "{} belongs to a node of a cluster, in which all nodes move a bucket: start the node, and ask any of them with \
+             `stave migrate BUCKET --backend {}`; nothing was changed",
+            data.display(),
+            word(backend)
         );
     }
     refuse_moving(env, &dir)?;

@@ -363,7 +363,9 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
         manager.ready();
         // It is let in, and scripts wait for that: but it serves nothing.
         cluster.as_deref().and_then(failed_over).iter().for_each(|why| say(&format!("not served: {why}")));
-        readiness::unserved(server.node(), readiness::Audience::Operator).iter().for_each(|line| say(&format!("not served: {line}")));
+        readiness::unserved(server.node(), readiness::Audience::Operator)
+            .iter()
+            .for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
     manager.stopping();
@@ -399,7 +401,7 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     row("kv", shown(&config.plain_kv()));
     row("http", shown(&config.plain_http()));
     row("encrypted", if config.encryption.is_some() { "yes" } else { "no" }.to_owned());
-    row("tls", if config.tls.is_some() { "yes" } else { "no" }.to_owned());
+    exposure(config).into_iter().for_each(|(name, value)| row(name, value));
     row("users", config.users.len().to_string());
     match &setup.join {
         Some(address) => row("cluster", format!("{} at {}", address.cluster, address.endpoints.join(", "))),
@@ -411,6 +413,27 @@ fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
+}
+
+/// What an operator looks at who lets other machines reach the node, as the configuration has it.
+fn exposure(config: &Config) -> Vec<(&'static str, String)> {
+    let host = server::host_told_by(config);
+    let told = host.unwrap_or_else(|| "the address that each of them came to".to_owned());
+    let told = match &config.alternate {
+        Some(alternate) => format!("{told}; {} in another network", alternate.host),
+        None => told,
+    };
+    let is_on = config.audit.iter().any(|(field, value)| field == "auditdEnabled" && value == "true");
+    let audit = if is_on { "on" } else { "off, unless it was switched on over HTTP" };
+    let mut rows = vec![("tls", if config.tls.is_some() { "yes" } else { "no" }.to_owned())];
+    if let Some(tls) = &config.tls {
+        rows.push(("kvs", shown(&tls.kv_addrs())));
+        rows.push(("https", shown(&tls.http_addrs())));
+        rows.push(("clients", format!("tls-client-auth {}", tls.client_auth.name())));
+        rows.push(("nodes", format!("cluster-encryption {}", tls.cluster_encryption.name())));
+    }
+    rows.extend([("advertise", format!("clients are told {told}")), ("audit", audit.to_owned())]);
+    rows
 }
 
 /// The buckets of the configuration, and those beside them that were made over HTTP.

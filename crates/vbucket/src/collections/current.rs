@@ -242,6 +242,11 @@ impl Collections {
         self.default.iter().chain(&self.named)
     }
 
+    /// How many collections there are.
+    pub fn open_len(&self) -> usize {
+        self.named.len() + usize::from(self.default.is_some())
+    }
+
     /// What is dropped and not forgotten yet.
     pub fn dropped(&self) -> &[DroppedCollection] {
         &self.dropped

@@ -147,6 +147,8 @@ fn the_state_of_the_last_version_is_read_and_split_when_every_node_reads_it_so()
         reads,
         limits: None,
         node_login: true,
+        timed_proofs: true,
+        moves_stores: true,
     };
     view.members.insert("u1".to_owned(), member(7, FORMAT));
     assert!(!step(&view), "a node is away");

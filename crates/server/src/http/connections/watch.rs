@@ -1,6 +1,6 @@
 //! Follows a request from the end of its head to the end of its answer, and takes its body within the limits.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -141,6 +141,12 @@ pub(crate) fn ends(request: &Request) -> Ends {
         remote: Some(connection.remote),
     };
     guest.map(|ConnectInfo(guest)| ends(&guest.connection)).unwrap_or_default()
+}
+
+/// Where a request comes from and where it came to, if both are known.
+pub fn addresses(request: &Request) -> Option<(SocketAddr, SocketAddr)> {
+    let Ends { local, remote } = ends(request);
+    remote.zip(local)
 }
 
 /// How a request comes.

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use base::{DocKey, Seqno, VbId, Version};
 use kvstore::{
     Background, Compacted, Compaction, Counts, Failure, HistoryRetention, HistoryUsage, KvStore, RolledBack,
-    SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbucketFile, catalog::StoreId,
+    SaveBatch, Snapshot, States, Stats, StoredVb, Usage, Values, VbStateDoc, VbucketFile, catalog::StoreId,
 };
 use parking_lot::Mutex;
 
@@ -117,6 +118,10 @@ impl KvStore for Hooked {
 
     fn vbucket_file(&self, vb: VbId) -> Result<Option<VbucketFile>, Failure> {
         self.inner.vbucket_file(vb)
+    }
+
+    fn adopt_file(&self, vb: VbId, file: &Path, state: &VbStateDoc) -> Result<Option<StoredVb>, Failure> {
+        self.inner.adopt_file(vb, file, state)
     }
 
     fn history_snapshot(&self, vb: VbId) -> Result<Option<Box<dyn Snapshot>>, Failure> {

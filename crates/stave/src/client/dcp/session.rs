@@ -12,6 +12,7 @@ use protocol::{
 
 use super::Position;
 use crate::client::ClientError;
+use crate::client::error::context_of;
 
 /// Opaques of what is not about a stream begin here; below they are vBuckets.
 const OTHER_OPAQUES: u32 = 0x0100_0000;
@@ -279,7 +280,7 @@ impl Session {
         let refused = |operation| ClientError::Refused {
             operation,
             status_code: response.status_code,
-            context: String::new(),
+            context: context_of(response.value),
         };
         let status = response.status();
         let operation = match response.opcode {

@@ -53,6 +53,9 @@ fn buckets_come_change_and_go() {
         "bucket cache was added without replicas, as there is one node; `stave bucket edit cache --replicas 1` gives it some \
          when there are more\n"
     );
+    assert!(
+        run("bucket add large --quota 100MiB --type magma --replicas 0").contains("bucket large was added")
+    );
     let listed = run("bucket list");
     let mut lines = listed.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let head = ["BUCKET", "TYPE", "STORE", "QUOTA", "REPLICAS", "DOCUMENTS", "MEMORY", "DISK"];
@@ -62,6 +65,7 @@ fn buckets_come_change_and_go() {
         lines.find(|line| line[0] == name).unwrap_or_else(|| panic!("no {name}: {listed}"))
     };
     assert_eq!(of("orders")[1..7], ["couchbase", "magma", "128", "MiB", "0", "0"], "{listed}");
+    assert_eq!(of("large")[1..3], ["couchbase", "magma"], "{listed}");
     assert_eq!(of("cache")[1..7], ["ephemeral", "-", "100", "MiB", "0", "0"], "{listed}");
     assert_eq!(of("default")[1..3], ["couchbase", "couchstore"], "{listed}");
 
@@ -71,6 +75,7 @@ fn buckets_come_change_and_go() {
         ("max TTL", "60 s"),
         ("conflict resolution", "lww"),
         ("flush", "refused"),
+        ("encryption at rest", "off"),
         ("vBuckets", "4"),
     ] {
         assert_eq!(field(&shown, name), value, "{shown}");
@@ -94,6 +99,7 @@ fn buckets_come_change_and_go() {
     assert_eq!((&json["maxTTL"], &json["replicaNumber"]), (&0.into(), &1.into()));
 
     assert_eq!(run("bucket delete cache --yes"), "bucket cache was deleted\n");
+    assert_eq!(run("bucket delete large --yes"), "bucket large was deleted\n");
     let json = run("bucket delete orders --yes --json");
     assert_eq!(json, "{\"done\":\"bucket orders was deleted\"}\n");
     assert_eq!(run("bucket list").lines().count(), 2);
@@ -139,6 +145,10 @@ fn a_bucket_that_cannot_be_made_or_changed_is_told_with_what_to_do() {
         ("bucket add orders --quota 300", "`300` is not a whole number of MiB"),
         ("bucket add orders --quota 1.5KiB", "is not a size"),
         ("bucket add orders --quota 128MiB --type ephemeral --eviction valueOnly", "ephemeral buckets"),
+        (
+            "bucket add orders --quota 128MiB --type magma --backend couchstore",
+            "--type magma is a bucket in magma, and --backend says couchstore",
+        ),
         ("bucket add orders --quota 128MiB --replicas 4", "Replica number larger than 3"),
         ("bucket add .orders --quota 128MiB", "cannot start with dot"),
         ("bucket edit default", "what is to change? give --quota"),

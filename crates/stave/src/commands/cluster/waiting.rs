@@ -16,6 +16,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Between two lines into a file or a pipe.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 const BAR_WIDTH: usize = 40;
+/// A rebalance that has not gone on for this long is said to be still, with what the cluster has to say of it.
+const STILL_AFTER: Duration = Duration::from_secs(10);
+/// What notes of the cluster say that keep a rebalance from going on.
+const CAUSES: [&str; 4] = ["has had no connection to", " is down", "damage on", "nothing serves"];
 /// So many looks in a row may fail: the node that is asked may be busy, or lose its coordination store for a while.
 const MOST_FAILURES: u32 = 50;
 
@@ -27,11 +31,14 @@ struct RebalanceLine {
     said_at: Option<Duration>,
     /// A rebalance was seen: what the cluster says before that is about an earlier one.
     has_begun: bool,
+    /// How far it was when it went on last, and when that was.
+    went_on: (f64, Duration),
 }
 
 impl RebalanceLine {
     fn new(in_place: bool) -> RebalanceLine {
-        RebalanceLine { in_place, last: String::new(), said_at: None, has_begun: false }
+        let went_on = (0.0, Duration::ZERO);
+        RebalanceLine { in_place, last: String::new(), said_at: None, has_begun: false, went_on }
     }
 
     /// What to write about what a cluster says at `now`, if anything.
@@ -46,12 +53,28 @@ impl RebalanceLine {
             self.said_at = None;
         }
         if self.has_begun {
-            return self.step(now, bar(cluster, now));
+            let why = self.why_still(now, cluster);
+            return self.step(now, format!("{}{why}", bar(cluster, now)));
         }
         // Without a rebalance only the choice of active copies is waited for.
         let is_long = now >= LINE_EVERY;
         let waits = super::choices(cluster);
         if is_long && waits > 0 { self.step(now, choosing(cluster, waits)) } else { None }
+    }
+
+    /// What the cluster says of a rebalance that has not gone on for a while; empty if it does.
+    fn why_still(&mut self, now: Duration, cluster: &Value) -> String {
+        let progress = cluster["progress"].as_f64().unwrap_or(1.0);
+        if (progress - self.went_on.0).abs() > f64::EPSILON {
+            self.went_on = (progress, now);
+        }
+        if cluster["state"]["rebalance"].is_null() || now < self.went_on.1 + STILL_AFTER {
+            return String::new();
+        }
+        let notes = cluster["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let is_cause = |note: &&str| CAUSES.iter().any(|cause| note.contains(cause));
+        let causes: Vec<&str> = notes.filter(is_cause).collect();
+        if causes.is_empty() { String::new() } else { format!("; it does not go on: {}", causes.join("; ")) }
     }
 
     /// What to write for this line at `now`, if anything.
@@ -153,6 +176,23 @@ mod tests {
         assert_eq!(in_place.step(at(0), "1 %".into()), Some("\r1 %\x1b[K".into()));
         assert_eq!(in_place.step(at(1), "2 %".into()), Some("\r2 %\x1b[K".into()));
         assert_eq!(in_place.end(), "\n");
+    }
+
+    #[test]
+    fn a_rebalance_that_stands_still_says_why() {
+        let mut progress = RebalanceLine::new(false);
+        let at = |done: f64, notes: &[&str]| serde_json::json!({ "progress": done, "notes": notes, "state": { "rebalance": { "total": 4 } } });
+        let down = "bucket b: n_2 has had no connection to n_1 for more than 10 s: refused";
+        let notes = &[down, "all documents of bucket c are being removed"][..];
+        let s = Duration::from_secs;
+        let line = |progress: &mut RebalanceLine, now, cluster: &Value| {
+            progress.look(s(now), cluster).expect("a line")
+        };
+        assert!(!line(&mut progress, 0, &at(0.5, notes)).contains("refused"), "it has only begun");
+        let still = line(&mut progress, 10, &at(0.5, notes));
+        assert!(still.contains("does not go on") && still.contains("refused"), "{still}");
+        assert!(!still.contains("removed"), "{still}");
+        assert!(!line(&mut progress, 20, &at(0.75, notes)).contains("refused"), "it goes on");
     }
 
     #[test]

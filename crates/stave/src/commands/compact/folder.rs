@@ -74,7 +74,7 @@ fn compact_each(
     for (at, (vb, stored)) in states.into_iter().enumerate() {
         progress.borrow_mut().begin(at, count);
         let dropped = dropped(&stored.with_context(|| format!("vBucket {vb} cannot be read"))?);
-        let one = compact_vb(log, vb, purge_before_s, &dropped, progress)?;
+        let one = compact_vb(log, vb, purge_before_s, &dropped, (progress, at + 1 < count))?;
         add(all, &one);
     }
     while log.background_step()? == Background::Worked {}

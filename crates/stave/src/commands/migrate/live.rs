@@ -18,6 +18,8 @@ use crate::units::thousands;
 
 /// vBuckets that the line names.
 const NAMED: usize = 8;
+/// How long nodes may be away before the command ends without them: a node that is started again needs less.
+const AWAY_FOR: Duration = Duration::from_secs(60);
 /// How often the node is asked.
 const ASK: Duration = Duration::from_millis(500);
 
@@ -49,11 +51,15 @@ pub(super) fn run(env: &Env, bucket: &str, flags: &MigrateFlags) -> anyhow::Resu
 /// Asks until it is over; what was told last while it was under way, and then.
 fn follow(env: &Env, target: &HttpTarget, path: &str, first: Value) -> anyhow::Result<(Value, Value)> {
     let (mut line, mut last, mut now) = (StatusLine::new(env), first.clone(), first);
-    let mut pace = Pace::default();
+    let (mut pace, mut alone_since) = (Pace::default(), None);
     while now["state"] != "none" {
-        let left = pace.left(env.clock.monotonic(), &now);
+        let at = env.clock.monotonic();
+        let left = pace.left(at, &now);
         line.show(|_| progress(&now, left));
-        if let Some(why) = stuck(&now) {
+        let away = absent(&now);
+        alone_since = away.as_ref().map(|_| alone_since.unwrap_or(at));
+        let away = away.filter(|_| alone_since.is_some_and(|since| at.saturating_sub(since) >= AWAY_FOR));
+        if let Some(why) = stuck(&now).or(away) {
             line.end();
             bail!(why);
         }
@@ -106,17 +112,50 @@ fn progress(now: &Value, left: Option<Duration>) -> String {
             let named: Vec<String> = read.iter().take(NAMED).map(Value::to_string).collect();
             let more = if read.len() > NAMED { ", …" } else { "" };
             format!(
-                "{state}: waits for readers of the store that is left, of vBuckets {}{more}: a stream of changes, a backup or \
-                 a scan that began before; `stave stats dcp` shows the streams",
+                "{state}: waits {} s at the most for readers of the store that is left, of vBuckets {}{more}: a stream of \
+                 changes, a backup or a scan that began before; `stave stats dcp` shows the streams",
+                number(now, "waitsSeconds"),
                 named.join(", ")
             )
         }
         (None, None) => {
             let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs() + 1));
-            format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s{left}")
+            format!("{state}: {done} of {of} vBuckets, {items} records, {rate}/s{left}{}", missed(now))
         }
         (Some(failure), _) => format!("{state}: {done} of {of} vBuckets; trying again: {failure}"),
     }
+}
+
+/// The nodes of a cluster that say nothing of it.
+fn silent(now: &Value) -> Vec<String> {
+    let nodes = now["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let of = nodes.iter().filter_map(|node| {
+        let why = match text(node, "state") {
+            "away" => "is away, and goes on when it is back",
+            "olderVersion" => "runs a version that does not move buckets of a cluster",
+            _ => return None,
+        };
+        Some(format!("{} ({}) {why}", text(node, "node"), text(node, "hostname")))
+    });
+    of.collect()
+}
+
+fn missed(now: &Value) -> String {
+    silent(now).iter().map(|node| format!("; {node}")).collect()
+}
+
+/// Who is waited for, if all nodes but those that say nothing are there.
+fn absent(now: &Value) -> Option<String> {
+    let silent = silent(now);
+    let nodes = now["nodes"].as_array().map_or(0, Vec::len);
+    let done = now["nodes"].as_array().into_iter().flatten().filter(|node| node["state"] == "done").count();
+    (!silent.is_empty() && done + silent.len() == nodes).then(|| {
+        format!(
+            "the other nodes are done: {}\nthe bucket is served, and nothing has to be done again; \
+             `stave cluster status` shows the nodes, and a node that is failed over is not waited for",
+            silent.join("; ")
+        )
+    })
 }
 
 /// Why a move does not end, if nothing is left but vBuckets that cannot be moved.
@@ -125,7 +164,10 @@ fn stuck(now: &Value) -> Option<String> {
     if number(now, "vbuckets") + (left.len() as u64) < number(now, "ofVbuckets") {
         return None;
     }
-    let lines = left.iter().map(|one| format!("\n  vBucket {}: {}", one["vbucket"], text(one, "reason")));
+    let lines = left.iter().map(|one| {
+        let at = one["node"].as_str().map_or(String::new(), |node| format!(" on {node}"));
+        format!("\n  vBucket {}{at}: {}", one["vbucket"], text(one, "reason"))
+    });
     Some(format!(
         "{} of {} vBuckets are moved, and these cannot be read:{}\nthe bucket is served from both stores, and the node \
          tries again; --cancel brings the others back",
@@ -174,10 +216,9 @@ mod tests {
         now["vbuckets"] = json!(1000);
         assert_eq!(stuck(&now), None);
         now["waitsFor"] = json!([3, 7]);
-        assert!(
-            progress(&now, None)
-                .starts_with("copying: waits for readers of the store that is left, of vBuckets 3, 7:")
-        );
+        assert!(progress(&now, None).starts_with(
+            "copying: waits 0 s at the most for readers of the store that is left, of vBuckets 3, 7:"
+        ));
         now["waitsFor"] = json!([]);
         now["left"] = json!([{ "vbucket": 7, "reason": "it is damaged" }]);
         assert_eq!(stuck(&now), None, "others may still be moved");
@@ -186,6 +227,28 @@ mod tests {
         assert!(why.contains("vBucket 7: it is damaged") && why.contains("--cancel"), "{why}");
         now["failure"] = json!("the disk is full");
         assert!(progress(&now, left).ends_with("trying again: the disk is full"), "{}", progress(&now, left));
+    }
+
+    #[test]
+    fn nodes_that_say_nothing_are_named() {
+        let mut now = json!({
+            "state": "copying", "vbuckets": 70, "ofVbuckets": 192, "items": 5, "itemsPerSecond": 1, "left": [],
+            "failure": null, "nodes": [
+                { "node": "n_1", "hostname": "a:1", "state": "copying" }, { "node": "n_2", "hostname": "a:2", "state": "away" },
+            ],
+        });
+        let line = progress(&now, None);
+        assert!(line.ends_with("; n_2 (a:2) is away, and goes on when it is back"), "{line}");
+        assert_eq!(absent(&now), None, "n_1 goes on");
+        now["nodes"][0]["state"] = json!("done");
+        let why = absent(&now).expect("only n_2 is waited for");
+        assert!(why.contains("n_2 (a:2) is away") && why.contains("failed over"), "{why}");
+        now["nodes"][1]["state"] = json!("waiting");
+        assert_eq!(absent(&now), None);
+        now["left"] = json!([{ "node": "n_2", "vbucket": 7, "reason": "it is damaged" }]);
+        now["vbuckets"] = json!(191);
+        let why = stuck(&now).expect("nothing else is left");
+        assert!(why.contains("vBucket 7 on n_2: it is damaged"), "{why}");
     }
 
     #[test]

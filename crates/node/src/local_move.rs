@@ -1,0 +1,169 @@
+//! What a node has of a bucket moves to another store while it is served: the thread that does it, and what is noted when it
+//! is over (docs/adr/0168-a-bucket-changes-its-store.md).
+//!
+//! *Guarantee:* the list of buckets names the new store before the record of the move goes, so that a start knows in which
+//! store a bucket is, however far this came.
+//!
+//! It must not know whether the node is alone or a cluster has asked for it.
+
+use std::sync::{Arc, Weak};
+
+use engine::BucketKind;
+use kvstore::{Failure, MoveRefused, MoveStage, MoveStep, StorageBackend};
+
+use crate::bucket_moves::BucketMove;
+use crate::config::BucketSpec;
+use crate::host_failure::HostFailure;
+use crate::hosting::Host;
+use crate::management::BucketError;
+use crate::node::Node;
+use crate::served::Served;
+
+/// Begins to move a bucket to another store; it is served meanwhile. Blocks while the disk works. The caller holds `changing`.
+pub(crate) fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), BucketError> {
+    let (host, found) = movable(node, name)?;
+    found.movable.begin(to).map_err(|refused| refusal(name, refused))?;
+    found.forget_last();
+    tracing::info!(
+        event = "bucket_move_started",
+        bucket = name,
+        to = word(to),
+        "the bucket moves to another store"
+    );
+    Ok(start(host, name, node)?)
+}
+
+/// Has a bucket that moves go back to the store in which it was. Blocks while the disk works. The caller holds `changing`.
+pub(crate) fn cancel(found: &BucketMove, name: &str) -> Result<(), BucketError> {
+    found.movable.cancel().map_err(|refused| refusal(name, refused))?;
+    found.wake();
+    tracing::info!(
+        event = "bucket_move_reverted",
+        bucket = name,
+        "the bucket goes back to the store in which it was"
+    );
+    Ok(())
+}
+
+/// Brings a bucket towards a store, as far as that can be begun now: a move that ends or goes back ends first. Asked again
+/// until the bucket is there. Blocks while the disk works.
+pub(crate) fn bring_to(node: &Arc<Node>, name: &str, store: StorageBackend) {
+    let Some(found) = node.host().and_then(|host| host.moves().get(name)) else { return };
+    let (progress, now) = (found.movable.progress(), node.env().clock.monotonic());
+    let done = match progress.map(|progress| (progress.stage, progress.to)) {
+        None if found.movable.backend() == store => Ok(()),
+        None if !found.may_try(now) => return,
+        None => node.changing.begin().and_then(|_held| begin(node, name, store)),
+        Some((MoveStage::Copying, to)) if to != store => {
+            node.changing.begin().and_then(|_held| cancel(&found, name))
+        }
+        Some(_) => Ok(()),
+    };
+    if let Err(failure) = &done {
+        tell(node, &found, name, failure);
+    }
+    found.note_refused(done.err().map(|failure| failure.to_string()), now);
+}
+
+/// Goes on with the move of a bucket that was under way when the node stopped.
+pub(crate) fn resume(host: &Host, name: &str, node: &Arc<Node>) -> Result<(), HostFailure> {
+    if host.moves().get(name).is_some_and(|found| found.movable.progress().is_some()) {
+        tracing::info!(
+            event = "bucket_move_resumed",
+            bucket = name,
+            "the move of the bucket to another store goes on"
+        );
+        start(host, name, node)?;
+    }
+    Ok(())
+}
+
+/// A bucket that may be moved.
+pub(crate) fn movable<'n>(node: &'n Node, name: &str) -> Result<(&'n Host, Arc<BucketMove>), BucketError> {
+    let (spec, _) = node.served().find(name)?;
+    if spec.kind == BucketKind::Ephemeral {
+        return Err(BucketError::NotMoved("an ephemeral bucket is kept in no store on disk".to_owned()));
+    }
+    let host = node.host().ok_or(BucketError::Fixed)?;
+    Ok((host, host.moves().get(name).ok_or(BucketError::Fixed)?))
+}
+
+fn refusal(name: &str, refused: MoveRefused) -> BucketError {
+    match refused {
+        MoveRefused::Store(Failure::OtherStore { what, .. }) => BucketError::NotMoved(what),
+        MoveRefused::Store(failure) => {
+            BucketError::Failed(HostFailure::Bucket { name: name.to_owned(), source: failure.into() })
+        }
+        other => BucketError::NotMoved(other.to_string()),
+    }
+}
+
+fn word(backend: StorageBackend) -> &'static str {
+    crate::naming::storage_backend(BucketKind::Persistent, backend)
+}
+
+/// Starts the thread that moves a bucket.
+fn start(host: &Host, name: &str, node: &Arc<Node>) -> Result<(), HostFailure> {
+    let Some(found) = host.moves().get(name) else { return Ok(()) };
+    let (its_node, of) = (Arc::downgrade(node), name.to_owned());
+    host.spawn_move(name, node.env(), Box::new(move || run(&its_node, &found, &of)))
+}
+
+/// Moves a bucket until it is in one store, or is closed; for a thread of its own.
+fn run(node: &Weak<Node>, found: &BucketMove, name: &str) {
+    while !found.is_stopping() {
+        match found.movable.step() {
+            Ok(MoveStep::Worked) => {}
+            Ok(MoveStep::Idle) => return,
+            Ok(MoveStep::Waiting) => found.pause(),
+            Ok(MoveStep::Moved(backend)) => {
+                let Some(node) = node.upgrade() else { return };
+                match note(&node, found, name, backend) {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(failure) => tell(&node, found, name, &failure),
+                }
+                drop(node);
+                found.pause();
+            }
+            Err(failure) => {
+                let Some(node) = node.upgrade() else { return };
+                tell(&node, found, name, &failure);
+                drop(node);
+                found.pause();
+            }
+        }
+    }
+}
+
+fn tell(node: &Node, found: &BucketMove, name: &str, failure: &dyn std::fmt::Display) {
+    if let Some(left_out) = found.told_of_failure.admit(node.env().clock.monotonic()) {
+        tracing::error!(
+            event = "bucket_move_failed", bucket = name, %failure, left_out,
+            "the bucket cannot be moved to another store just now; trying again"
+        );
+    }
+}
+
+/// Notes in which store a bucket is now; false if it is to be tried again.
+fn note(node: &Node, found: &BucketMove, name: &str, backend: StorageBackend) -> Result<bool, BucketError> {
+    // Who holds it may wait for this thread to end.
+    let Some(_changing) = node.changing.try_begin() else { return Ok(false) };
+    let (Ok((spec, bucket)), Some(host)) = (node.served().find(name), node.host()) else { return Ok(true) };
+    found.keep_last();
+    engine::moved_to(&bucket, backend);
+    let has_changed = spec.backend != backend;
+    let spec = BucketSpec { backend, ..spec };
+    host.note_store(&spec, &found.movable, node.env())?;
+    node.served().serve(Served { spec, bucket });
+    tracing::info!(
+        event = "bucket_move_ended",
+        bucket = name,
+        store = word(backend),
+        "the bucket is in one store"
+    );
+    if has_changed {
+        node.redraw_map()?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,317 @@
+//! A bucket of a cluster that goes to another store while clients write durably: a member is killed in the middle, the move is
+//! cancelled, and a node joins meanwhile. etcd and every node are processes of their own.
+#![allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+
+#[path = "../../server/tests/support/etcd.rs"]
+mod etcd;
+mod process;
+#[path = "../../server/tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::vbucket_map::vbucket_of;
+use etcd::Etcd;
+use process::{Process, SERVE};
+use protocol::{RequestParts, Status, opcode};
+use serde_json::Value;
+use support::{Client, Reach, http, json};
+
+const VBUCKETS: u16 = 64;
+const MIGRATION: &str = "/v1/buckets/default/migration";
+const BUCKET: &str = "/pools/default/buckets/default";
+/// A majority of the copies, in memory (frame info 1: level and timeout in milliseconds).
+const MAJORITY: [u8; 4] = [0x13, 0x01, 0x27, 0x10];
+const WRITERS: usize = 2;
+const KEYS: usize = 60;
+
+/// Where a node listens, for KV and for HTTP, as long as its process is the same.
+type Place = (SocketAddr, SocketAddr);
+
+struct World {
+    etcd: Etcd,
+    folder: tempfile::TempDir,
+    config: PathBuf,
+}
+
+impl World {
+    fn new() -> World {
+        let (etcd, folder) = (Etcd::start(), tempfile::tempdir().expect("a folder"));
+        let config = folder.path().join("stave.toml");
+        std::fs::write(&config, format!("vbuckets = {VBUCKETS}\nthreads = 1\n")).expect("written");
+        World { etcd, folder, config }
+    }
+
+    fn data(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("text").to_owned()
+    }
+
+    fn node(&self, name: &str) -> Process {
+        let join = format!("etcd://{}/test", self.etcd.addr);
+        let config = self.config.to_str().expect("text");
+        Process::start(SERVE, &["--data", &self.data(name), "--config", config, "--join", &join])
+    }
+}
+
+fn stave(asked: &impl Reach, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stave"));
+    command.args(words).args(["--addr", &asked.http().to_string()]).env("STAVE_PASSWORD", "password");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(asked: &impl Reach, words: &[&str]) -> String {
+    said(stave(asked, words).spawn().expect("the binary is there"))
+}
+
+fn said(child: Child) -> String {
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn post(asked: &impl Reach, path: &str, body: &str, expected: u16) {
+    let (code, told) = http(asked, "POST", path, body);
+    assert_eq!(code, expected, "{path} {body}: {told}");
+}
+
+/// Which address serves each vBucket, as a node says.
+fn actives(asked: &impl Reach) -> Vec<Option<SocketAddr>> {
+    let map = json(asked, "/pools/default/b/default")["vBucketServerMap"].take();
+    let server = |row: &Value| {
+        let at = usize::try_from(row[0].as_i64()?).ok()?;
+        map["serverList"][at].as_str()?.parse().ok()
+    };
+    map["vBucketMap"].as_array().expect("rows").iter().map(server).collect()
+}
+
+/// A client of all nodes, which looks at the map again when a node does not answer, or answers otherwise than it should.
+struct Follower {
+    asked: Place,
+    map: Vec<Option<SocketAddr>>,
+    clients: BTreeMap<SocketAddr, Client>,
+}
+
+impl Follower {
+    fn new(asked: Place) -> Follower {
+        Follower { asked, map: actives(&asked), clients: BTreeMap::new() }
+    }
+
+    /// Asks until `is_answer` takes what is said.
+    fn ask(
+        &mut self,
+        key: &str,
+        of: &RequestParts<'_>,
+        is_answer: impl Fn(Status) -> bool,
+    ) -> (Status, Vec<u8>) {
+        let vbucket = vbucket_of(key.as_bytes(), VBUCKETS);
+        let parts = RequestParts { key: key.as_bytes(), vbucket, ..*of };
+        for _ in 0..100_000 {
+            if let Some(at) = self.map[usize::from(vbucket.0)] {
+                let frame = self.client(at).and_then(|client| client.try_request(&parts));
+                match frame {
+                    Some(frame) if is_answer(frame.status) => return (frame.status, frame.value),
+                    Some(_) => {}
+                    None => drop(self.clients.remove(&at)),
+                }
+            }
+            self.map = actives(&self.asked);
+        }
+        panic!("{key}: no node serves it");
+    }
+
+    fn client(&mut self, at: SocketAddr) -> Option<&mut Client> {
+        if !self.clients.contains_key(&at) {
+            // A node that was killed takes no connection, and one that has just started may refuse the bucket.
+            let mut client = Client::over(TcpStream::connect(at).ok()?);
+            client.send(&node::fuzz::login("Administrator", "password", "default", &[]));
+            let is_in = |_| client.try_receive().is_some_and(|frame| frame.status == Status::Success);
+            if !(0..3).all(is_in) {
+                return None;
+            }
+            self.clients.insert(at, client);
+        }
+        self.clients.get_mut(&at)
+    }
+}
+
+/// Clients that write durably until they are told to stop.
+struct Writers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<BTreeMap<String, String>>>,
+    answers: mpsc::Receiver<()>,
+}
+
+impl Writers {
+    fn start(asked: Place) -> Writers {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (answered, answers) = mpsc::channel();
+        let write = |writer: usize| {
+            let (stop, answered) = (Arc::clone(&stop), answered.clone());
+            std::thread::spawn(move || {
+                let (mut follower, mut told) = (Follower::new(asked), BTreeMap::new());
+                for n in 0.. {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let (key, value) = (format!("writer-{writer}-{}", n % KEYS), format!("version {n}"));
+                    let set = RequestParts {
+                        opcode: opcode::SET,
+                        value: value.as_bytes(),
+                        extras: &[0; 8],
+                        frame_infos: &MAJORITY,
+                        ..RequestParts::default()
+                    };
+                    // What is said of a write that may have been done, or not, is asked again with the same value.
+                    follower.ask(&key, &set, |status| status == Status::Success);
+                    told.insert(key, value);
+                    // The test may not listen any more.
+                    let _ = answered.send(());
+                }
+                told
+            })
+        };
+        Writers { threads: (0..WRITERS).map(write).collect(), stop, answers }
+    }
+
+    fn go_on(&self, answers: usize) {
+        (0..answers).for_each(|_| self.answers.recv().expect("the writers write"));
+    }
+
+    fn end(self) -> BTreeMap<String, String> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.threads.into_iter().flat_map(|thread| thread.join().expect("a writer")).collect()
+    }
+}
+
+/// Everything that was acknowledged is there.
+fn check(asked: Place, told: &BTreeMap<String, String>, about: &str) {
+    let mut follower = Follower::new(asked);
+    let get = RequestParts { opcode: opcode::GET, ..RequestParts::default() };
+    for (key, value) in told {
+        let is_answer = |status| matches!(status, Status::Success | Status::KeyEnoent);
+        let (status, found) = follower.ask(key, &get, is_answer);
+        assert_eq!(
+            (status, String::from_utf8_lossy(&found).as_ref()),
+            (Status::Success, value.as_str()),
+            "{about}: {key}"
+        );
+    }
+    assert!(told.len() >= WRITERS, "{about}: {} documents", told.len());
+}
+
+/// Waits until a move is as it should be; the clients write meanwhile.
+fn until(asked: &impl Reach, writers: &Writers, is_so: impl Fn(&Value) -> bool) -> Value {
+    loop {
+        let now = json(asked, MIGRATION);
+        if is_so(&now) {
+            return now;
+        }
+        // All of them may wait for a node that was killed.
+        let _ = writers.answers.recv_timeout(Duration::from_millis(50));
+    }
+}
+
+fn is_over(now: &Value) -> bool {
+    now["state"] == "none"
+}
+
+/// The state of a node in what is told of a move.
+fn of_node<'v>(now: &'v Value, node: &str) -> &'v Value {
+    let nodes = now["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    nodes.iter().find(|one| one["node"] == node).map_or(&Value::Null, |one| &one["state"])
+}
+
+fn are_in(nodes: &[&Process], store: &str) {
+    for node in nodes {
+        assert_eq!(json(*node, BUCKET)["storageBackend"], store);
+        assert_eq!(json(*node, MIGRATION)["storageBackend"], store);
+    }
+}
+
+fn place(node: &Process) -> Place {
+    (node.kv, node.http)
+}
+
+#[test]
+fn all_members_move_a_bucket_while_it_is_written_to() {
+    let world = World::new();
+    let (a, b, mut c) = (world.node("a"), world.node("b"), world.node("c"));
+    run(&a, &["cluster", "rebalance"]);
+    post(&a, "/settings/autoFailover", "enabled=false", 200);
+    post(&a, "/pools/default/buckets", "name=default&ramQuota=100&replicaNumber=2", 202);
+    let writers = Writers::start(place(&a));
+    writers.go_on(WRITERS * KEYS);
+    // Asked at one node; another one is killed in the middle, and started again.
+    let command =
+        stave(&b, &["migrate", "default", "--backend", "magma", "--json"]).spawn().expect("it starts");
+    until(&a, &writers, |now| of_node(now, "n_3") == "copying");
+    c.child.kill().expect("it runs");
+    c.child.wait().expect("it ends");
+    let now = until(&a, &writers, |now| of_node(now, "n_3") == "away");
+    assert_eq!((&now["from"], &now["to"]), (&"couchstore".into(), &"magma".into()), "{now}");
+    let (code, told) = http(&a, "POST", MIGRATION, "storageBackend=magma");
+    assert!(code == 400 && told.contains("is being moved to another store already"), "{code} {told}");
+    let c = world.node("c");
+    c.logged("the move of the bucket to another store goes on");
+    let told: Value = serde_json::from_str(&said(command)).expect("JSON");
+    assert_eq!((&told["backend"], &told["vbuckets"]), (&"magma".into(), &(3 * VBUCKETS).into()), "{told}");
+    are_in(&[&a, &b, &c], "magma");
+    // Back again, and cancelled in the middle: some nodes may be there, and others have not begun.
+    post(&c, MIGRATION, "storageBackend=couchstore", 202);
+    until(&a, &writers, |now| of_node(now, "n_1") == "copying");
+    let (code, told) = http(&b, "DELETE", MIGRATION, "");
+    assert_eq!(code, 202, "{told}");
+    assert!(json(&b, MIGRATION)["state"] != "copying");
+    until(&a, &writers, is_over);
+    are_in(&[&a, &b, &c], "magma");
+    let (code, told) = http(&b, "DELETE", MIGRATION, "");
+    assert!(code == 400 && told.contains("is not being moved"), "{code} {told}");
+    // A node joins while the bucket moves, and makes its copies where they are to be.
+    post(&a, MIGRATION, "storageBackend=couchstore", 202);
+    let d = world.node("d");
+    run(&a, &["cluster", "rebalance"]);
+    until(&d, &writers, is_over);
+    are_in(&[&a, &b, &c, &d], "couchstore");
+    let told = writers.end();
+    check(place(&a), &told, "moved");
+    // What the replicas have is the same: they take over from a node that is gone.
+    drop(c);
+    run(&a, &["cluster", "failover", "n_3"]);
+    check(place(&a), &told, "failed over");
+}
+
+/// A node that was away during the whole move, and a history of changes, which only one of the stores keeps.
+#[test]
+fn a_member_that_was_away_moves_when_it_is_back() {
+    let world = World::new();
+    let (a, b, c) = (world.node("a"), world.node("b"), world.node("c"));
+    run(&a, &["cluster", "rebalance"]);
+    post(&a, "/settings/autoFailover", "enabled=false", 200);
+    post(&a, "/pools/default/buckets", "name=default&ramQuota=100&replicaNumber=2", 202);
+    let writers = Writers::start(place(&a));
+    writers.go_on(WRITERS * KEYS);
+    drop(c);
+    post(&a, MIGRATION, "storageBackend=magma", 202);
+    let is_done = |now: &Value| of_node(now, "n_1") == "done" && of_node(now, "n_2") == "done";
+    until(&a, &writers, |now| is_done(now) && of_node(now, "n_3") == "away");
+    let history = "historyRetentionSeconds=600&historyRetentionBytes=0";
+    let (code, told) = http(&a, "POST", BUCKET, history);
+    assert!(code == 503 && told.contains("a history begins when that has ended"), "{code} {told}");
+    let c = world.node("c");
+    until(&a, &writers, is_over);
+    are_in(&[&a, &b, &c], "magma");
+    post(&a, BUCKET, history, 200);
+    let (code, told) = http(&b, "POST", MIGRATION, "storageBackend=couchstore");
+    assert!(code == 400 && told.contains("keeps a history of changes"), "{code} {told}");
+    writers.go_on(WRITERS * KEYS);
+    check(place(&a), &writers.end(), "with a history");
+}
