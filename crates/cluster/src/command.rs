@@ -6,7 +6,6 @@ mod failover;
 mod kept;
 mod limits;
 mod rebalance;
-mod stores;
 
 use serde_json::Value;
 
@@ -271,8 +270,8 @@ pub fn apply(view: &View, command: &Command) -> Result<State, Refused> {
         Command::Rebalance { eject } => rebalance::begin(view, eject)?,
         Command::CancelRebalance => rebalance::cancel(&view.state)?,
         Command::Eject { node } => eject(view, *node)?,
-        Command::MoveBucket { name, to } => stores::begin(view, name, to)?,
-        Command::CancelMove { name } => stores::cancel(&view.state, name)?,
+        Command::MoveBucket { name, to } => buckets::begin_move(view, name, to)?,
+        Command::CancelMove { name } => buckets::cancel_move(&view.state, name)?,
         Command::GiveUpDamaged { name } => damage::give_up(view, name)?,
         Command::SetAutoFailover(settings) => {
             let mut state = view.state.next();

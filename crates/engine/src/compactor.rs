@@ -35,7 +35,7 @@ const SHORT_BYTES: u64 = 1 << 20;
 const SLICE_ITEMS: usize = 256;
 
 /// When the compactor looked at all files, and what had changed them by then.
-struct Look {
+struct FilesLook {
     at: Duration,
     /// Of the flusher and the filer: what they write leaves waste, and makes filters stale.
     filer_steps: u64,
@@ -43,9 +43,9 @@ struct Look {
     key_changes: u64,
 }
 
-impl Look {
+impl FilesLook {
     /// Whether this look, which found nothing to do, makes `next` unnecessary.
-    fn is_enough(&self, next: &Look) -> bool {
+    fn is_enough(&self, next: &FilesLook) -> bool {
         let is_same = (self.filer_steps, self.key_changes) == (next.filer_steps, next.key_changes);
         is_same && next.at.saturating_sub(self.at) < LOOK_UNCHANGED_EVERY
     }
@@ -161,7 +161,7 @@ impl Compaction {
         let (mut pause, mut last) = (LOOK_EVERY, None);
         while self.queue.pause(pause) {
             let look = self.look();
-            if last.as_ref().is_some_and(|last: &Look| last.is_enough(&look)) && !self.queue.is_asked() {
+            if last.as_ref().is_some_and(|last: &FilesLook| last.is_enough(&look)) && !self.queue.is_asked() {
                 pause = LOOK_EVERY;
                 continue;
             }
@@ -176,8 +176,8 @@ impl Compaction {
     }
 
     /// What a look at the files finds out depends on this.
-    fn look(&self) -> Look {
-        Look {
+    fn look(&self) -> FilesLook {
+        FilesLook {
             at: self.core.env.clock.monotonic(),
             filer_steps: self.flushing.filer.steps_with_work(),
             key_changes: self.core.env.disk.key_changes(),
@@ -336,8 +336,11 @@ mod tests {
 
     #[test]
     fn files_that_are_unchanged_are_looked_at_seldom() {
-        let look =
-            |at_s, filer_steps, key_changes| Look { at: Duration::from_secs(at_s), filer_steps, key_changes };
+        let look = |at_s, filer_steps, key_changes| FilesLook {
+            at: Duration::from_secs(at_s),
+            filer_steps,
+            key_changes,
+        };
         let last = look(100, 7, 1);
         assert!(last.is_enough(&look(110, 7, 1)) && last.is_enough(&look(159, 7, 1)));
         for changed in [look(110, 8, 1), look(110, 7, 2), look(160, 7, 1)] {

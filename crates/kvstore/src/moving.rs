@@ -37,7 +37,7 @@ use crate::catalog::{self, Catalog};
 use crate::failure::Failure;
 use crate::files::StorageBackend;
 use crate::store::KvStore;
-use held::Readers;
+use held::Side;
 use mover::Copying;
 pub use record::ELSEWHERE as MIGRATION;
 use record::{MoveRecord, RecordStage, elsewhere};
@@ -61,20 +61,6 @@ pub struct Movable {
     was_moving: AtomicBool,
     plan: Mutex<Option<MovePlan>>,
     shown: Mutex<Option<MoveProgress>>,
-}
-
-/// One of two stores.
-struct Side {
-    store: Arc<dyn KvStore>,
-    backend: StorageBackend,
-    /// The snapshots that are held: the store is left when there is none.
-    readers: Readers,
-}
-
-impl Side {
-    fn new(store: Arc<dyn KvStore>, backend: StorageBackend) -> Arc<Side> {
-        Arc::new(Side { store, backend, readers: Readers::default() })
-    }
 }
 
 /// Which stores there are.

@@ -97,6 +97,7 @@ mod status_map;
 mod sync_write;
 pub mod tally;
 pub(crate) mod timer;
+pub mod turn_clock;
 pub mod user;
 pub mod user_data;
 mod user_names;

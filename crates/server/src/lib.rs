@@ -17,7 +17,6 @@ mod socket;
 mod timer;
 pub mod tls;
 mod traces;
-mod turn_clock;
 pub mod watchdog;
 mod worker;
 

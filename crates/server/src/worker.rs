@@ -14,6 +14,7 @@ use ::node::counters::WorkerCounters;
 use ::node::news::Hearing;
 use ::node::output::Output;
 use ::node::reaper::Reaper;
+use ::node::turn_clock::{self, TurnClock};
 use ::node::user_data::UserData;
 use ::node::{Node, wake_queue};
 use base::env::Task;
@@ -23,9 +24,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::tls::{Acceptance, Transport};
-use crate::turn_clock::TurnClock;
 use crate::watchdog::WatchedThread;
-use crate::{acceptor, socket, turn_clock};
+use crate::{acceptor, socket};
 
 /// Bytes that a worker reads at once; frames up to this size need no memory of their own.
 pub const SCRATCH_BYTES: usize = 64 << 10;

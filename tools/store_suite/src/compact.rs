@@ -290,7 +290,6 @@ fn saves_go_on(mut subject: impl Subject) {
     };
     let request = Compaction {
         purge_before_s: Some(200),
-        purge_through: None,
         expired_before_s: Some(200),
         on_expired: &|_| Expired::LeaveOut,
         is_dropped: &|collection, seqno| collection == CollectionId(9) && seqno <= Seqno(50),

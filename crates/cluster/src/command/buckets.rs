@@ -1,10 +1,12 @@
-//! Buckets: made, changed, deleted.
+//! Buckets: made, changed, deleted, and brought to another store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{Command, Refused, limits, rebalance};
 use crate::placement;
-use crate::state::{Bucket, MAX_REPLICAS, NextIds, NodeId, State, Status};
+use crate::state::{Bucket, MAX_REPLICAS, NextIds, NodeId, State, Status, StoreMove};
 use crate::view::View;
 
 pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
@@ -69,12 +71,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
             Ok(state)
         }
         Command::FlushBucket { name } => flush(view, name),
-        Command::DropBucket { name } => {
-            let mut state = state.next();
-            let bucket = state.buckets.remove(name).ok_or(Refused::NoSuchBucket)?;
-            state.note_deleted(name, &bucket.uuid);
-            Ok(state)
-        }
+        Command::DropBucket { name } => remove(state, name),
         _ => Ok(state.clone()),
     }
 }
@@ -103,4 +100,63 @@ fn flush(view: &View, name: &str) -> Result<State, Refused> {
     // There is nothing left of which a copy could have less than another one.
     bucket.steps.clear();
     Ok(state)
+}
+
+fn remove(state: &State, name: &str) -> Result<State, Refused> {
+    let mut state = state.next();
+    let bucket = state.buckets.remove(name).ok_or(Refused::NoSuchBucket)?;
+    state.note_deleted(name, &bucket.uuid);
+    Ok(state)
+}
+
+/// Has a bucket go to another store: the settings say which one, and each node makes what it has as they say.
+pub(super) fn begin_move(view: &View, name: &str, to: &str) -> Result<State, Refused> {
+    let bucket = view.state.buckets.get(name).ok_or(Refused::NoSuchBucket)?;
+    if let Some(present) = &bucket.store_move {
+        return Err(Refused::StoreMoves { name: name.to_owned(), is_cancelled: present.is_cancelled });
+    }
+    let from = bucket.store().ok_or(Refused::NoSuchBucket)?;
+    if from == to {
+        return Err(Refused::StoreIsThat(name.to_owned()));
+    }
+    // One that is away learns it when it is back; with a version that does not know it, what it has stays as it is.
+    let older = view
+        .state
+        .nodes
+        .iter()
+        .find(|(_, node)| view.members.get(&node.uuid).is_some_and(|member| !member.moves_stores));
+    if let Some((id, node)) = older {
+        return Err(Refused::MovesNoStores(*id, node.address.http()));
+    }
+    let mut state = view.state.next();
+    let since = state.revision;
+    let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
+    let (from, to) = (from.to_owned(), to.to_owned());
+    set_store(bucket, &to);
+    bucket.store_move = Some(StoreMove { since, from, to, is_cancelled: false });
+    Ok(state)
+}
+
+/// Has it go back.
+pub(super) fn cancel_move(state: &State, name: &str) -> Result<State, Refused> {
+    let present = state.buckets.get(name).ok_or(Refused::NoSuchBucket)?.store_move.as_ref();
+    let present = present.ok_or_else(|| Refused::StoreStays(name.to_owned()))?;
+    if present.is_cancelled {
+        return Ok(state.clone());
+    }
+    let mut state = state.next();
+    let since = state.revision;
+    let bucket = state.buckets.get_mut(name).ok_or(Refused::NoSuchBucket)?;
+    if let Some(present) = bucket.store_move.as_mut() {
+        (present.since, present.is_cancelled) = (since, true);
+        let from = present.from.clone();
+        set_store(bucket, &from);
+    }
+    Ok(state)
+}
+
+fn set_store(bucket: &mut Bucket, store: &str) {
+    if let Some(settings) = bucket.settings.as_object_mut() {
+        settings.insert("type".to_owned(), Value::from(store));
+    }
 }

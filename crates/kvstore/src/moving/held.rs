@@ -9,17 +9,31 @@ use std::sync::{Arc, Weak};
 use base::{DocKey, Seqno, VbId, Version};
 use parking_lot::{Mutex, ReentrantMutex};
 
-use super::Side;
 use crate::failure::Failure;
+use crate::files::StorageBackend;
 use crate::state::VbStateDoc;
-use crate::store::{ForwardingSnapshot, Snapshot, Values};
+use crate::store::{ForwardingSnapshot, KvStore, Snapshot, Values};
+
+/// One of two stores.
+pub(super) struct Side {
+    pub(super) store: Arc<dyn KvStore>,
+    pub(super) backend: StorageBackend,
+    /// The snapshots that are held: the store is left when there is none.
+    pub(super) readers: Readers,
+}
+
+impl Side {
+    pub(super) fn new(store: Arc<dyn KvStore>, backend: StorageBackend) -> Arc<Side> {
+        Arc::new(Side { store, backend, readers: Readers::default() })
+    }
+}
 
 /// Who reads a store. The store is left when there is no reader.
 #[derive(Default)]
-pub(super) struct Readers(Mutex<Reading>);
+pub(super) struct Readers(Mutex<ReaderTable>);
 
 #[derive(Default)]
-struct Reading {
+struct ReaderTable {
     next: u64,
     held: BTreeMap<u64, (VbId, Weak<Place>)>,
 }

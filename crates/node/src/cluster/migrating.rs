@@ -81,17 +81,17 @@ fn ask(
     name: &str,
     what: impl Fn(&View) -> Result<Command, BucketError>,
 ) -> Result<(), BucketError> {
-    let view = cluster.ask_for(|view| what(view).map_err(Wrong)).map_err(|Wrong(error)| error)?;
+    let view = cluster.ask_for(|view| what(view).map_err(WrongMove)).map_err(|WrongMove(error)| error)?;
     // Nothing is told of those that come later: they go by what the document says.
     cluster.wait_until_all_have(name, view.state.revision, READ_WITHIN);
     Ok(())
 }
 
-struct Wrong(BucketError);
+struct WrongMove(BucketError);
 
-impl From<ClusterError> for Wrong {
-    fn from(error: ClusterError) -> Wrong {
-        Wrong(match error {
+impl From<ClusterError> for WrongMove {
+    fn from(error: ClusterError) -> WrongMove {
+        WrongMove(match error {
             ClusterError::Refused(Refused::NoSuchBucket) => BucketError::Unknown,
             ClusterError::Refused(
                 refused @ (Refused::StoreMoves { .. }

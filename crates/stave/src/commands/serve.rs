@@ -15,7 +15,10 @@ use clap::Args;
 use node::cluster::serving::failed_over;
 use node::cluster::{Cluster, ClusterConfig};
 use node::config::{LogConfig, LogFormat, shown};
-use node::{Config, MetricsLogin, Settings, Switch, bucket_list, readiness};
+use node::{
+    Config, MetricsLogin, Settings, Switch, bucket_list,
+    readiness::{self, Audience},
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Server;
 use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
@@ -363,9 +366,8 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
         manager.ready();
         // It is let in, and scripts wait for that: but it serves nothing.
         cluster.as_deref().and_then(failed_over).iter().for_each(|why| say(&format!("not served: {why}")));
-        readiness::unserved(server.node(), readiness::Audience::Operator)
-            .iter()
-            .for_each(|line| say(&format!("not served: {line}")));
+        let unserved = readiness::unserved(server.node(), Audience::Operator);
+        unserved.iter().for_each(|line| say(&format!("not served: {line}")));
         again.wait_for_stop(&server);
     }
     manager.stopping();

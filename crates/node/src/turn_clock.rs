@@ -18,17 +18,17 @@ thread_local! {
 }
 
 /// The thread is about to wait for something to do.
-pub(crate) fn note_wait() {
+pub fn note_wait() {
     HAS_WAITED.set(true);
 }
 
 /// When a turn began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TurnBegin {
+pub struct TurnBegin {
     /// On the monotonic clock.
-    pub(crate) at_ns: u64,
+    pub at_ns: u64,
     /// On the wall clock.
-    pub(crate) moment: Moment,
+    pub moment: Moment,
 }
 
 /// When the worker's last turn ended.
@@ -37,7 +37,7 @@ pub(crate) struct TurnBegin {
 ///
 /// It belongs to the worker's thread.
 #[derive(Default)]
-pub(crate) struct TurnClock {
+pub struct TurnClock {
     ended_ns: Cell<u64>,
     /// When both clocks were looked at, on each of them.
     looked_ns: Cell<u64>,
@@ -46,7 +46,7 @@ pub(crate) struct TurnClock {
 
 impl TurnClock {
     /// A turn begins.
-    pub(crate) fn begin(&self, clock: &dyn Clock) -> TurnBegin {
+    pub fn begin(&self, clock: &dyn Clock) -> TurnBegin {
         if HAS_WAITED.take() {
             self.look(clock, clock.monotonic_ns());
         } else if self.ended_ns.get().saturating_sub(self.looked_ns.get()) >= WALL_CLOCK_FOR_NS {
@@ -64,7 +64,7 @@ impl TurnClock {
     }
 
     /// A turn ended that began then. How long it took.
-    pub(crate) fn end(&self, clock: &dyn Clock, began: TurnBegin) -> u64 {
+    pub fn end(&self, clock: &dyn Clock, began: TurnBegin) -> u64 {
         let now_ns = clock.monotonic_ns();
         self.ended_ns.set(now_ns);
         now_ns.saturating_sub(began.at_ns)
