@@ -175,11 +175,6 @@ impl CompactionQueue {
         }
     }
 
-    /// Whether any waits that somebody asked for.
-    pub(crate) fn waits(&self) -> bool {
-        !self.queue.lock().asked.is_empty()
-    }
-
     /// How far one is that is running; tells it to end if the bucket is being closed.
     pub(crate) fn progress(&self, vb: VbId, progress: CompactionProgress) -> ControlFlow<()> {
         let mut queue = self.queue.lock();
@@ -294,9 +289,9 @@ mod tests {
         let ask = |vb| queue.ask(VbId(vb), CompactRequest::default(), false);
         let promised: Vec<_> = (0..3).map(|vb| ask(vb).expect("nobody asked before")).collect();
         let running = queue.begin(|| None).expect("somebody asked");
-        assert!(queue.waits());
+        assert!(queue.is_asked());
         assert_eq!((queue.cancel(), queue.cancel()), (2, 0));
-        assert!(!queue.waits());
+        assert!(!queue.is_asked());
         let stats = queue.stats();
         assert_eq!((stats.waiting, stats.under_way), (0, 1));
         assert!(ask(running.vb.0).is_none() && ask(2).is_some());

@@ -227,7 +227,7 @@ impl Compaction {
             expired_before_s: Some(now.unix_s()),
             on_expired: &on_expired,
             observe: &|progress| self.queue.progress(vb, progress),
-            others_wait: &|| self.queue.waits(),
+            others_wait: &|| self.queue.is_asked(),
         };
         let compacted =
             self.core.tasks.store_op(StoreOp::Compact, || self.core.store.compact(vb, &compaction));

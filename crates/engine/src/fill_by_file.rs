@@ -128,16 +128,24 @@ impl Roles {
         // Nothing of it may be on its way to disk, and its role stays as it is.
         let _claim = self.flushing.claim(vb)?;
         {
-            let shard = self.core.vbuckets.loaded(vb, Holder::Roles)?;
+            let mut shard = self.core.vbuckets.loaded(vb, Holder::Roles)?;
             let has_nothing = shard.vb.state() == VbState::Replica && shard.vb.high_seqno() == Seqno(0);
             let history = state.failover_table.first().map(|entry| VbUuid(entry.id));
             if !has_nothing || history != Some(shard.vb.uuid()) {
                 return Err(FileFillFailure::Changed);
             }
+            // No stream begins or goes on until the file is in place: it would adopt a history that is not the file's, and
+            // what it brought and acknowledged would be forgotten.
+            shard.replica_stream = 0;
+            shard.unloaded = Some(Counts::default());
         }
         let stored = match self.core.store.adopt_file(vb, &file.path(), &state) {
             Ok(Some(stored)) => stored,
-            Ok(None) => return Err(FileFillFailure::Unfit("the vBuckets of the bucket share files")),
+            Ok(None) => {
+                self.begin_again(vb, None)?;
+                self.loading.warmup.forget(vb);
+                return Err(FileFillFailure::Unfit("the vBuckets of the bucket share files"));
+            }
             Err(failure) => {
                 // Nothing is stored of it any more: its role is to be saved again.
                 self.begin_again(vb, None)?;
@@ -167,6 +175,9 @@ impl Roles {
         }
         if state.unfinished_at(high).is_some() {
             return Err(FileFillFailure::Unfit("it ends in the middle of a snapshot"));
+        }
+        if self.loading.warmup.is_stopping() {
+            return Err(FileFillFailure::Refused(Refusal::Loading));
         }
         let image = kvstore::KvStore::vbucket_file(&couch, vb)?;
         image.ok_or(FileFillFailure::NoFile)?.check()?;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::planted::{self, Bug};
 use base::{CollectionId, Seqno, SyncWrite, VbId, Version};
@@ -23,6 +24,8 @@ use crate::warmup::{Slice, Warmup, WarmupStats};
 
 /// Values read before they are put in place, in bytes: what a step holds beyond what the account knows.
 const STEP_BYTES: usize = 4 << 20;
+/// For how long the values of a vBucket are loaded that was filled with a file.
+const WARM_FILLED_FOR: Duration = Duration::from_secs(1);
 /// Items between two looks whether the bucket is being closed.
 const ITEMS_PER_LOOK: u64 = 4096;
 /// No record of a file takes fewer bytes in it.
@@ -232,13 +235,15 @@ impl Loading {
         SliceRead { rest, has_room, values }
     }
 
-    /// Loads the values of a vBucket that was filled with a file, those changed last first, while there is room.
+    /// Loads the values of a vBucket that was filled with a file, those changed last first, while there is room, for no longer
+    /// than [`WARM_FILLED_FOR`]: its stream waits behind this, and other vBuckets of its link.
     pub(crate) fn warm_filled(&self, vb: VbId, high_seqno: Seqno, items: u64) {
         let incarnation = self.core.vbuckets.hold(vb, Holder::Loader).incarnation;
         let mut next = Some(Slice::newest(vb, incarnation, high_seqno, items));
+        let until = self.core.env.clock.monotonic() + WARM_FILLED_FOR;
         while let Some(slice) = next.filter(|_| !self.warmup.is_stopping()) {
             let SliceRead { rest, has_room, .. } = self.read_slice(&slice);
-            if !has_room {
+            if !has_room || self.core.env.clock.monotonic() >= until {
                 return;
             }
             next = match rest {

@@ -276,7 +276,7 @@ fn check_guarded<'a>(actor: &User, grants: impl IntoIterator<Item = &'a Grant>) 
 /// Names of users and groups go into addresses and logs.
 fn check_name(field: &'static str, name: &str) -> Result<(), UsersRefusal> {
     if !is_user_name(name) {
-        let what = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={} and no @ in front.".to_owned();
+        let what = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={}, no @ in front, no space at an end, and nothing that does not show.".to_owned();
         return Err(UsersRefusal::Field(field, what));
     }
     Ok(())
@@ -432,7 +432,10 @@ impl KeptUsers {
         form: &UserForm,
         env: &Env,
     ) -> Result<(), UsersRefusal> {
-        check_name("name", name)?;
+        // One that is there keeps its name, whatever names were when it was made.
+        if !self.users.contains_key(name) {
+            check_name("name", name)?;
+        }
         self.check_readable(EntryKind::User, name)?;
         form.title.iter().try_for_each(|title| check_text("name", title))?;
         let missing: Vec<&str> = form
@@ -534,7 +537,9 @@ impl KeptUsers {
         (description, ldap_group_ref): (&str, &str),
         roles: &[Grant],
     ) -> Result<(), UsersRefusal> {
-        check_name("name", name)?;
+        if !self.groups.contains_key(name) {
+            check_name("name", name)?;
+        }
         self.check_readable(EntryKind::Group, name)?;
         check_text("description", description)?;
         check_text("ldap_group_ref", ldap_group_ref)?;

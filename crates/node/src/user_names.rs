@@ -5,7 +5,15 @@ const MOST_NAME_BYTES: usize = 128;
 
 /// Whether a user or a group that is made while the node runs can have a name: these go into addresses and logs, too.
 pub(crate) fn is_user_name(name: &str) -> bool {
-    can_log_in(name) && !name.contains(|c: char| "()<>,;\\\"/[]?={}".contains(c))
+    let is_plain = !name.contains(|c: char| "()<>,;\\\"/[]?={}".contains(c) || is_invisible(c));
+    // One that reads like another one is taken for it in logs.
+    can_log_in(name) && is_plain && name.trim() == name
+}
+
+/// Whether a character shows nothing, or changes how others are shown: soft hyphen, marks of direction, joiners, byte order
+/// mark.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Whether a user of the configuration can log in by that name, by every protocol: HTTP's basic authentication ends a name
@@ -26,7 +34,8 @@ mod tests {
             assert!(is_user_name(name), "{name}");
         }
         let too_long = "n".repeat(129);
-        for name in ["", "@node", "a:b", "a/b", "a\"b", "a\\b", "a\nb", &too_long] {
+        let alike = ["ann ", " ann", "\u{feff}ann", "an\u{200b}n", "ann\u{202e}"];
+        for name in ["", "@node", "a:b", "a/b", "a\"b", "a\\b", "a\nb", &too_long].into_iter().chain(alike) {
             assert!(!is_user_name(name), "{name}");
         }
         for (name, can) in

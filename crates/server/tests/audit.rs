@@ -106,6 +106,9 @@ fn use_http(server: &Server) {
     assert_eq!(http_as("reader", server.http_addr(), "DELETE", ANN, "").0, 403);
 }
 
+/// The name of a snapshot.
+const SNAPSHOT: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
 /// What users do over KV.
 fn use_kv(server: &Server) {
     let mut admin = Client::connect(server, "default", &[]);
@@ -135,6 +138,16 @@ fn use_kv(server: &Server) {
     {
         assert_eq!(ask(&mut admin, switch, b"", b"", &[]), Status::Success);
     }
+    assert_eq!(ask(&mut admin, opcode::STAT, b"reset timings", b"", &[]), Status::Success);
+    let snapshot = |step: &str| {
+        let value = format!("{{\"do\":\"{step}\",\"id\":\"{SNAPSHOT}\",\"most_ms\":500}}");
+        let opcode = opcode::BUCKET_SNAPSHOT;
+        (RequestParts { opcode, datatype: 1, ..RequestParts::default() }, value)
+    };
+    for step in ["hold", "look", "release"] {
+        let (parts, value) = snapshot(step);
+        admin.request(&RequestParts { value: value.as_bytes(), ..parts });
+    }
     assert_eq!(ask(&mut admin, opcode::VERBOSITY, b"", b"", &[0, 0, 0, 1]), Status::Success);
     let mut reader = log_in(server, "ann", SECRET);
     assert_eq!(ask(&mut reader, opcode::SET, b"key-1", value, &[0; 8]), Status::Eaccess);
@@ -157,6 +170,10 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (8232, "Administrator", "/roles/0", "security_admin"),
     (61452, "Administrator", "/id", "61452"),
     (61453, "Administrator", "/command", "StopPersistence"),
+    (61454, "Administrator", "/do", "hold"),
+    (61454, "Administrator", "/do", "release"),
+    (61454, "Administrator", "/snapshot", SNAPSHOT),
+    (61455, "Administrator", "/id", "61455"),
     (61453, "Administrator", "/command", "StartPersistence"),
     (8236, "Administrator", "/state", "disable"),
     (8237, "Administrator", "/settings/disableUIOverHttp", "false"),

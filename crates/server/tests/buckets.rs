@@ -664,8 +664,9 @@ fn a_bucket_is_kept_in_the_store_that_was_asked_for() {
     // The files of another store are not taken for the bucket's, and nothing of them is lost.
     let other = "buckets = [\"default\", \"of-config:100MiB:couchstore\"]";
     let server = start(folder.path(), other);
-    let (code, health) = http(&server, "GET", "/healthz", "");
-    assert!(code != 200 && health.contains("of-config") && health.contains("magma"), "{code} {health}");
+    assert_eq!(http(&server, "GET", "/healthz", "").0, 503);
+    let (code, told) = http(&server, "GET", &format!("{BUCKETS}/of-config"), "");
+    assert!(code == 503 && told.contains("of-config") && told.contains("magma"), "{code} {told}");
     server.stop().expect("a clean stop");
     let server = start(folder.path(), "buckets = [\"default\", \"of-config:100MiB:magma\"]");
     are(&server);

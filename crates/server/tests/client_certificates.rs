@@ -380,7 +380,7 @@ fn a_ca_that_is_taken_out_counts_no_more_whatever_the_key_is() {
         .expect("written");
     let (status, told) = reload();
     assert!(
-        status == 400 && told.contains("does not belong") && told.contains("count from now on"),
+        status == 400 && told.contains("does not belong") && told.contains("that were read with them count"),
         "{told}"
     );
     assert!(!is_let_in(fixture.https(), Arc::clone(&old)), "its CA was taken out");

@@ -148,9 +148,20 @@ func wrongIn(found []string) string {
 	return ""
 }
 
-// knownPanic is where gocbcore 10.8.1 panics when a scan goes on while a connection is being made again, in a goroutine of its
-// own, so that no application can recover: scans are therefore made by a process of their own, which is started again.
-const knownPanic = "kvMux).GetByConnID"
+// knownPanics is where gocbcore 10.8.1 panics, in goroutines of its own, so that no application can recover: when a scan goes
+// on while a connection is being made again, and when it begins while a vBucket has no active node in the map (-1). Scans are
+// therefore made by a process of their own, which is started again.
+var knownPanics = []string{"kvMux).GetByConnID", "vbucketMap.VbucketsByServer"}
+
+// isKnownPanic tells whether the SDK ended a process as it is known to.
+func isKnownPanic(said string) bool {
+	for _, place := range knownPanics {
+		if strings.Contains(said, place) {
+			return true
+		}
+	}
+	return false
+}
 
 // scanUntilEnd is that process: a line for each scan, with what is wrong with it, until the input ends.
 func scanUntilEnd(collection *gocb.Collection) {
@@ -192,7 +203,7 @@ func (t *tally) scan() {
 		}
 		_ = input.Close()
 		if err := scans.Wait(); err != nil && !t.done.Load() {
-			if strings.Contains(said.String(), knownPanic) {
+			if isKnownPanic(said.String()) {
 				t.with(func(phase *phase) { phase.crashed++ })
 				continue
 			}

@@ -51,15 +51,16 @@ impl<'l> LeavingOut<'l> {
         LeavingOut(log)
     }
 
-    /// Ends it. Answers the vBuckets for which segments are to be rewritten now: none if another compaction will do it.
-    fn end(self, vb: VbId, before_bytes: u64, others_wait: bool) -> BTreeMap<VbId, u64> {
+    /// Ends it; `own`: the vBucket of which it has left versions out, with the bytes that it took before. Answers the vBuckets
+    /// for which segments are to be rewritten now: none if another compaction will do it.
+    fn end(self, own: Option<(VbId, u64)>, others_wait: &dyn Fn() -> bool) -> BTreeMap<VbId, u64> {
         let log = self.0;
         let mut to_rewrite = log.to_rewrite.lock();
-        to_rewrite.vbs.insert(vb, before_bytes);
+        to_rewrite.vbs.extend(own);
         to_rewrite.leaving_out -= 1;
         // Under the same lock: of two that end at once, one is the last.
         std::mem::forget(self);
-        let is_last = to_rewrite.leaving_out == 0 && !others_wait;
+        let is_last = to_rewrite.leaving_out == 0 && !others_wait();
         if is_last { std::mem::take(&mut to_rewrite.vbs) } else { BTreeMap::new() }
     }
 }
@@ -77,11 +78,40 @@ impl Log {
             return Err(Failure::CompactionRuns { vb });
         }
         let _turn = LogTurn(self, vb);
+        // One that fails, or finds nothing to compact, may be the last of many all the same.
+        let leaving_out = LeavingOut::begin(self);
+        let left = self.leave_out(vb, request, before);
+        let own = left.as_ref().ok().map(|left| (vb, left.before_bytes));
+        let all = leaving_out.end(own, request.others_wait);
+        let total_bytes = left.as_ref().map_or(0, |left| left.total_bytes);
+        let progress = CompactionProgress { done_bytes: total_bytes, total_bytes };
+        let vbs: BTreeSet<u16> = all.keys().map(|vb| vb.0).collect();
+        let reclaimed = match vbs.is_empty() {
+            true => Ok(()),
+            false => self.store.reclaim_all(&vbs, &mut || (request.observe)(progress)),
+        };
+        let LeftOut { mut compacted, .. } = left?;
+        reclaimed.map_err(failed(vb))?;
+        compacted.before_bytes = all.values().sum();
+        // Of items: the record of the compaction itself must not look like growth.
+        let after = all.keys().filter_map(|vb| self.store.usage(vb.0));
+        compacted.after_bytes = after.map(|usage| usage.bytes).sum();
+        compacted.purge_seqno =
+            self.store.stored(vb.0).map_err(failed(vb))?.map_or(Seqno(0), |now| Seqno(now.purge_seqno));
+        Ok(compacted)
+    }
+
+    /// Leaves versions out of a vBucket; what they took goes when segments are rewritten.
+    fn leave_out(
+        &self,
+        vb: VbId,
+        request: &Compaction<'_>,
+        before: &BeforeSwitch<'_>,
+    ) -> Result<LeftOut, Failure> {
         self.begin_writing()?;
         let stored = self.store.stored(vb.0).map_err(failed(vb))?.ok_or(Failure::NoVbucket { vb })?;
         let state = decode_state(vb, &self.dir, &stored.state)?;
         let usage = stored.usage;
-        let leaving_out = LeavingOut::begin(self);
         let mut purger = LogPurger {
             request,
             maker: VersionMaker { vb, dir: &self.dir, heap: &self.env.heap },
@@ -94,22 +124,18 @@ impl Log {
             total_bytes: usage.live_bytes,
         };
         self.store.purge(vb.0, &mut purger).map_err(failed(vb))?;
-        let LogPurger { mut compacted, total_bytes, .. } = purger;
+        let LogPurger { compacted, total_bytes, .. } = purger;
         self.store.with_last(vb.0, &mut |commit| before(at_of(commit)), failed(vb))?;
         self.store.is_on_record(vb.0).map_err(failed(vb))?;
-        let progress = CompactionProgress { done_bytes: total_bytes, total_bytes };
-        let all = leaving_out.end(vb, usage.bytes, (request.others_wait)());
-        let vbs: BTreeSet<u16> = all.keys().map(|vb| vb.0).collect();
-        let reclaimed = self.store.reclaim_all(&vbs, &mut || (request.observe)(progress));
-        reclaimed.map_err(failed(vb))?;
-        compacted.before_bytes = all.values().sum();
-        // Of items: the record of the compaction itself must not look like growth.
-        let after = all.keys().filter_map(|vb| self.store.usage(vb.0));
-        compacted.after_bytes = after.map(|usage| usage.bytes).sum();
-        compacted.purge_seqno =
-            self.store.stored(vb.0).map_err(failed(vb))?.map_or(Seqno(0), |now| Seqno(now.purge_seqno));
-        Ok(compacted)
+        Ok(LeftOut { compacted, total_bytes, before_bytes: usage.bytes })
     }
+}
+
+/// What came of leaving versions out.
+struct LeftOut {
+    compacted: Compacted,
+    total_bytes: u64,
+    before_bytes: u64,
 }
 
 pub(super) fn at_of(commit: logstore::Commit) -> FileAt {

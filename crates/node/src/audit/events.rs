@@ -110,7 +110,7 @@ events! {
     CertificatesRead 61451 "stave" "read certificates" "Certificate and key were read again because it was asked for" ON ALWAYS,
     UsersBackedUp 61452 "stave" "read users" "Users and groups were read with what checks their passwords" ON ALWAYS,
     PersistenceSwitched 61453 "stave" "switch persistence" "Changes of a bucket were kept from its files, or written to them again" ON ALWAYS,
-    SnapshotUsed 61454 "stave" "snapshot" "Changes of a bucket were held, or a snapshot was taken, looked at or ended" ON FILTERABLE,
+    SnapshotUsed 61454 "stave" "snapshot" "Changes of a bucket were held, or a snapshot was taken or ended" ON FILTERABLE,
     FiguresReset 61455 "stave" "reset figures" "Figures of a bucket count from 0 again" ON ALWAYS,
 }
 

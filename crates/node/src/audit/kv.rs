@@ -80,11 +80,27 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
 /// What a request is recorded as: of some commands the number alone does not tell what they do.
 fn event_for(request: &Request<'_>) -> Option<AuditEvent> {
     let event = event_of(request.opcode)?;
-    if event == AuditEvent::FiguresReset && request.key != b"reset" {
+    if event == AuditEvent::FiguresReset && !matches!(request.key, b"reset" | b"reset timings") {
+        return None;
+    }
+    // Who waits for a snapshot looks a hundred times a second.
+    if request.opcode == BUCKET_SNAPSHOT && matches!(snapshot_step(request), Some(("look" | "list", _))) {
         return None;
     }
     let deletes = event == AuditEvent::DocumentModified && deletes(request);
     Some(if deletes { AuditEvent::DocumentDeleted } else { event })
+}
+
+/// What is done with which snapshot of a bucket; `None` if the request does not say it.
+fn snapshot_step(request: &Request<'_>) -> Option<(&'static str, String)> {
+    const MOST_BYTES: usize = 4 << 10;
+    let value = Some(request.value).filter(|value| value.len() <= MOST_BYTES)?;
+    let wanted: serde_json::Value = serde_json::from_slice(value).ok()?;
+    let step = wanted["do"].as_str()?;
+    let step =
+        ["hold", "take", "release", "look", "drop", "list"].into_iter().find(|known| *known == step)?;
+    let id = wanted["id"].as_str().and_then(protocol::uuid::parse).map(protocol::uuid::text);
+    Some((step, id.unwrap_or_default()))
 }
 
 fn deletes(request: &Request<'_>) -> bool {
@@ -226,6 +242,11 @@ impl Deed<'_> {
             }
             AuditEvent::LogLevelsChanged => {
                 record.with("log_levels", log_levels::of_verbosity(request.extras).unwrap_or("default"))
+            }
+            AuditEvent::SnapshotUsed if request.opcode == BUCKET_SNAPSHOT => {
+                let (step, id) = snapshot_step(request).unwrap_or_default();
+                let record = in_bucket(record, self.session).with("command", self.row.name);
+                record.with("do", step).with("snapshot", id)
             }
             AuditEvent::TrafficSwitched | AuditEvent::PersistenceSwitched | AuditEvent::SnapshotUsed => {
                 in_bucket(record, self.session).with("command", self.row.name)

@@ -21,7 +21,7 @@ use super::download_places::DownloadPlaces;
 use super::link_limits::LinkLimits;
 use super::login::{LinkError, Login, WANTED};
 use super::outage::{LinkDown, Outage};
-use super::rollback::Rollbacks;
+use super::rollback::{LeftRollbacks, Rollbacks};
 use super::source::Password;
 use super::status::LinkStatus;
 use crate::connection_memory::{ConnectionMemory, Held};
@@ -109,6 +109,8 @@ pub struct Link {
     pub(super) downloads: DownloadPlaces,
     /// Bytes of files that came.
     pub(super) file_bytes: Arc<AtomicU64>,
+    /// Rollbacks and fills under way whose connections have ended.
+    pub(super) left: Arc<LeftRollbacks>,
 }
 
 /// The name of connections to `node` for a bucket. Of one that is longer than a name may be, which is the key of a request, the end gives way to a number
@@ -194,7 +196,7 @@ impl Link {
 
     /// What goes back in history for it: nothing yet.
     pub fn rollbacks(&self) -> Rollbacks {
-        Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket))
+        Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket)).leaving(&self.left)
     }
 
     /// The outside world.

@@ -110,6 +110,8 @@ pub struct Replication {
     /// As whom nodes of the same cluster log in.
     logins: Arc<NodeLogins>,
     downloads: DownloadPlaces,
+    /// Rollbacks and fills whose links have ended: no other link waits for them.
+    left: Arc<LeftRollbacks>,
 }
 
 /// What who runs the links shares with others.
@@ -167,6 +169,7 @@ impl Replication {
             runner,
             logins,
             downloads: DownloadPlaces::default(),
+            left: Arc::default(),
         }
     }
 
@@ -305,7 +308,8 @@ impl Replication {
         links.values().for_each(|link| link.close());
         self.shared.changed.notify_one();
         let thread = self.thread.lock().take();
-        thread.is_none_or(Task::join)
+        let links_sound = thread.is_none_or(Task::join);
+        self.left.join() && links_sound
     }
 
     fn start_thread(&self) -> Result<(), WantError> {
@@ -464,6 +468,7 @@ impl Link {
             told_broken: RateLimit::new(),
             downloads: of.downloads.clone(),
             file_bytes: Arc::default(),
+            left: Arc::clone(&of.left),
         }
     }
 

@@ -154,7 +154,10 @@ pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, stat
     let login =
         FailedLogin { user, ends, protocol: "http", status: status_code, reference, reason, mechanism };
     let events = shared.node.events();
-    events.http_logins_failed.fetch_add(1, Relaxed);
+    // Others may be right, and are put off.
+    if status == StatusCode::UNAUTHORIZED {
+        events.http_logins_failed.fetch_add(1, Relaxed);
+    }
     events.login_failed(&login, shared.node.env().clock.monotonic());
     let event = AuditEvent::WebLoginFailed;
     let reason = status.canonical_reason().unwrap_or("refused");

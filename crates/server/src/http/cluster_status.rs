@@ -108,10 +108,10 @@ pub(super) fn own_links_down(shared: &Shared) -> Vec<String> {
         let down = shared.node.replication().long_down().into_iter();
         let of = |down: LinkDown| {
             format!(
-                "bucket {}: a link to a node that it follows has been down for more than {} s: {}",
+                "bucket {}: a link to a node that it follows has been down for more than {} s: the log of the node says \
+                 why",
                 down.bucket,
-                LONG.as_secs(),
-                down.why
+                LONG.as_secs()
             )
         };
         return down.map(of).collect();
@@ -119,7 +119,12 @@ pub(super) fn own_links_down(shared: &Shared) -> Vec<String> {
     let Some((this, _)) = view.state.node_of(cluster.uuid()) else { return Vec::new() };
     let down = links_down_here(&shared.node, &view);
     let each = down.iter().flat_map(|(bucket, of)| of.iter().map(move |(source, why)| (bucket, source, why)));
-    each.map(|(bucket, source, why)| of_link_down(bucket, this, *source, why)).collect()
+    each.map(|(bucket, source, why)| of_link_down(bucket, this, *source, for_everybody(why))).collect()
+}
+
+/// Reasons other than those of TLS may name users.
+fn for_everybody(why: &str) -> &str {
+    if why.starts_with("TLS: ") { why } else { "the log of the node says why" }
 }
 
 /// This many vBuckets are named in one note.

@@ -1,14 +1,19 @@
 //! `GET /logs`: the last lines of the process's log, in the form in which the field tells a console of them.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use serde_json::{Map, Value, json};
 
+use super::basic_auth::Caller;
 use super::query::Query;
 use super::shared::Shared;
 
 /// Lines that are told, at most.
 const MOST_LINES: usize = 1_000;
+
+/// The marks of user data.
+const OPEN: &str = "<ud>";
+const CLOSE: &str = "</ud>";
 
 /// Which lines are meant.
 #[derive(serde::Deserialize)]
@@ -16,12 +21,33 @@ pub(super) struct WantedLines {
     limit: Option<usize>,
 }
 
-/// The newest line last. `text` is the message with the event's values behind it.
-pub(super) async fn show(State(shared): State<Shared>, Query(wanted): Query<WantedLines>) -> Json<Value> {
+/// The newest line last. `text` is the message with the event's values behind it. Keys and names of users are for full
+/// administrators: the other roles that read the log see no documents.
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Extension(Caller(user)): Extension<Caller>,
+    Query(wanted): Query<WantedLines>,
+) -> Json<Value> {
     let most = wanted.limit.unwrap_or(MOST_LINES).min(MOST_LINES);
     let lines = shared.node.host().map(|host| host.config().recent_log.last(most)).unwrap_or_default();
-    let list: Vec<Value> = lines.iter().filter_map(|line| told(line, shared.node.uuid())).collect();
+    let shown = |line: &str| if user.is_admin() { line.to_owned() } else { without_user_data(line) };
+    let list: Vec<Value> = lines.iter().filter_map(|line| told(&shown(line), shared.node.uuid())).collect();
     Json(json!({ "list": list }))
+}
+
+/// A line without what is between the marks of user data.
+fn without_user_data(line: &str) -> String {
+    let (mut text, mut rest) = (String::with_capacity(line.len()), line);
+    while let Some((before, marked)) = rest.split_once(OPEN) {
+        text.push_str(before);
+        text.push_str(OPEN);
+        // What is cut off is user data to its end.
+        rest = marked.split_once(CLOSE).map_or("", |(_, behind)| behind);
+        text.push_str("...");
+        text.push_str(CLOSE);
+    }
+    text.push_str(rest);
+    text
 }
 
 /// A line in the field's form; nothing if it is no event.
@@ -49,6 +75,13 @@ fn told(line: &str, node: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_data_is_left_out_between_its_marks() {
+        let shown = without_user_data;
+        assert_eq!(shown("key=<ud>k1</ud> peer=<ud>h</ud> x"), "key=<ud>...</ud> peer=<ud>...</ud> x");
+        assert_eq!((shown("none"), shown("cut <ud>k1")), ("none".to_owned(), "cut <ud>...</ud>".to_owned()));
+    }
 
     #[test]
     fn a_line_of_the_log_is_told_in_the_fields_form() {

@@ -95,7 +95,7 @@ fn describe(name: &str, found: &Migration) -> Value {
 }
 
 fn rate(items: u64, millis: u64) -> u64 {
-    if millis > 0 { items.saturating_mul(1000) / millis } else { 0 }
+    items.saturating_mul(1000).checked_div(millis).unwrap_or(0)
 }
 
 /// Of a node alone; `None` if the move is over.

@@ -130,8 +130,8 @@ pub enum TlsError {
     },
     /// Certificate and key stay as they were; what says which certificates of clients count was taken without them.
     #[error(
-        "{0}; certificate and key stay as they were, and the CAs and rules for certificates of clients (tls-ca, tls-client-auth, \
-         tls-client-user) that were read with them count from now on"
+        "{0}; certificate, key and the other settings of TLS stay as they were, and the CAs and rules for certificates of \
+         clients (tls-ca, tls-client-auth, tls-client-user) that were read with them count"
     )]
     RulesAlone(Box<TlsError>),
     /// Which certificates of clients count is not known any more.
@@ -553,9 +553,9 @@ impl Tls {
             (files, rules)
         };
         match self.take(files, &rules) {
-            Ok(true) => TlsError::RulesAlone(Box::new(why)),
+            Ok(_) => TlsError::RulesAlone(Box::new(why)),
             Err(error @ TlsError::Ca { .. }) => self.without_cas(error),
-            Ok(false) | Err(_) => why,
+            Err(_) => why,
         }
     }
 

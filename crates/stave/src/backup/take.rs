@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use base::encryption::Sealer;
 use base::env::Env;
 use base::{Datatype, DocKey, Seqno, VbId, VbUuid};
+use protocol::Status;
 use protocol::dcp::{EndReason, Message, OpenFlags, What};
 
 use super::block::{BlockBuilder, Version};
@@ -563,8 +564,11 @@ impl<'e> Taking<'e, '_> {
         };
         let followed = follow_everywhere(env, target, &wishes, starts, Some(target.patience.0), self);
         if let Err(error) = followed {
-            // A node that does not answer may have it still.
-            let is_lost = self.cut.snapshot.is_some() && matches!(error, ClientError::Refused { .. });
+            // A node that does not answer, or refuses for another reason, may have it still.
+            let has_nothing = |code: u16| code == Status::KeyEnoent.code();
+            let is_refused =
+                matches!(error, ClientError::Refused { status_code, .. } if has_nothing(status_code));
+            let is_lost = self.cut.snapshot.is_some() && is_refused;
             return Err(if is_lost { SnapshotLost(error.to_string()).into() } else { error.into() });
         }
         if let Some(failed) = self.failed.take() {

@@ -65,8 +65,9 @@ pub fn run(env: &Env, flags: &TopFlags) -> anyhow::Result<Outcome> {
         }
         let mut now = looks(env, nodes);
         if flags.once {
-            for addr in before.keys() {
-                now.entry(addr.clone()).or_insert_with(|| Err(NO_ANSWER.to_owned()));
+            for (addr, look) in &before {
+                let why = look.as_ref().err().cloned().unwrap_or_else(|| NO_ANSWER.to_owned());
+                now.entry(addr.clone()).or_insert(Err(why));
             }
         }
         let rates =
