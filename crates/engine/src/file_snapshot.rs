@@ -162,7 +162,7 @@ impl IncomingFile {
     }
 
     /// Removes what came, with its folder; fine if nothing did.
-    pub(crate) fn remove(&self, env: &Env) -> std::io::Result<()> {
+    pub fn remove(&self, env: &Env) -> std::io::Result<()> {
         match env.disk.remove_dir_all(&self.folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

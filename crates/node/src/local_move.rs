@@ -19,6 +19,9 @@ use crate::management::BucketError;
 use crate::node::Node;
 use crate::served::Served;
 
+/// Why an ephemeral bucket is not moved.
+pub(crate) const NO_STORE: &str = "an ephemeral bucket is kept in no store on disk";
+
 /// Begins to move a bucket to another store; it is served meanwhile. Blocks while the disk works. The caller holds `changing`.
 pub(crate) fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), BucketError> {
     let (host, found) = movable(node, name)?;
@@ -82,7 +85,7 @@ pub(crate) fn resume(host: &Host, name: &str, node: &Arc<Node>) -> Result<(), Ho
 pub(crate) fn movable<'n>(node: &'n Node, name: &str) -> Result<(&'n Host, Arc<BucketMove>), BucketError> {
     let (spec, _) = node.served().find(name)?;
     if spec.kind == BucketKind::Ephemeral {
-        return Err(BucketError::NotMoved("an ephemeral bucket is kept in no store on disk".to_owned()));
+        return Err(BucketError::NotMoved(NO_STORE.to_owned()));
     }
     let host = node.host().ok_or(BucketError::Fixed)?;
     Ok((host, host.moves().get(name).ok_or(BucketError::Fixed)?))

@@ -419,10 +419,12 @@ pub(crate) mod tests {
             let (address, now) = (IpAddr::V4(n.into()), START + Duration::from_millis(n.into()));
             fails(&throttle, address, &name, now);
             succeeds(&throttle, address, &name[..64], now);
+            throttle.was_wrong(address, now);
         }
         assert!(throttle.len() <= MOST_ENTRIES, "{}", throttle.len());
         let tables = throttle.tables.lock();
-        let bytes = tables.forgotten_ms.capacity() * (size_of::<(Key, u64)>() + 1)
+        let bytes = (tables.forgotten_ms.capacity() + tables.wrong_until_ms.capacity())
+            * (size_of::<(Key, u64)>() + 1)
             + tables.known.capacity() * (size_of::<(Key, Known)>() + 1);
         assert!(bytes <= 1 << 20, "{bytes} bytes, and entries own nothing else");
         drop(tables);

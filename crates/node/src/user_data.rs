@@ -5,14 +5,19 @@
 
 use std::fmt::{self, Write as _};
 
+/// What stands in front of user data in logs, and behind it.
+pub const OPEN: &str = "<ud>";
+/// See [`OPEN`].
+pub const CLOSE: &str = "</ud>";
+
 /// A value of a log line that says something of a user: a name, a key, the address of a client.
 pub struct UserData<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for UserData<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<ud>")?;
+        f.write_str(OPEN)?;
         write!(Unmarked(f), "{}", self.0)?;
-        f.write_str("</ud>")
+        f.write_str(CLOSE)
     }
 }
 

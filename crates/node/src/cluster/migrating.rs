@@ -12,6 +12,7 @@ use kvstore::StorageBackend;
 use super::{Cluster, ClusterError};
 use crate::bucket_list;
 use crate::config::BucketSpec;
+use crate::local_move;
 use crate::management::BucketError;
 use crate::naming;
 
@@ -68,7 +69,7 @@ pub(crate) fn cancel(cluster: &Cluster, name: &str) -> Result<(), BucketError> {
 /// Why a bucket cannot be kept in a store at all.
 fn may_be_in(spec: &BucketSpec, to: StorageBackend) -> Result<(), String> {
     if spec.kind == BucketKind::Ephemeral {
-        return Err("an ephemeral bucket is kept in no store on disk".to_owned());
+        return Err(local_move::NO_STORE.to_owned());
     }
     if to != spec.backend && spec.settings.check_history(to).is_err() {
         return Err(kvstore::MoveRefused::KeepsHistory.to_string());

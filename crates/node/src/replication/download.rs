@@ -268,7 +268,7 @@ fn success(status: u16, what: &'static str) -> Result<(), DownloadFailure> {
 /// Copies the file, and completes [`Download::done`] with the outcome.
 pub async fn run_download(download: Download, dial: &impl DownloadDial) {
     let outcome = download.copy(dial).await;
-    let Download { bucket, node, vb, done, into, charge, place, .. } = download;
+    let Download { env, bucket, node, vb, done, into, charge, place, fails_fast, .. } = download;
     if let Err(error) = &outcome {
         tracing::info!(
             event = "vbucket_file_not_downloaded", bucket, source = node, %vb, %error,
@@ -278,6 +278,12 @@ pub async fn run_download(download: Download, dial: &impl DownloadDial) {
     // Another one may begin when the client hears of this one.
     if let Err(DownloadFailure::Disk(_)) = &outcome {
         into.forget();
+    }
+    // Nobody asks for this file again: the vBucket is filled by documents. One that is gone may be asked for by the next link.
+    let is_for_nothing =
+        fails_fast && outcome.as_ref().is_err_and(|failure| !matches!(failure, DownloadFailure::Gone));
+    if is_for_nothing && let Err(error) = into.remove(&env) {
+        tracing::debug!(bucket, %vb, %error, "what came of the file of a vBucket cannot be removed");
     }
     drop((into, charge, place));
     done.complete(outcome);

@@ -1,5 +1,6 @@
 //! `GET /logs`: the last lines of the process's log, in the form in which the field tells a console of them.
 
+use ::node::user_data::{CLOSE, OPEN};
 use axum::Json;
 use axum::extract::{Extension, State};
 use serde_json::{Map, Value, json};
@@ -10,10 +11,6 @@ use super::shared::Shared;
 
 /// Lines that are told, at most.
 const MOST_LINES: usize = 1_000;
-
-/// The marks of user data.
-const OPEN: &str = "<ud>";
-const CLOSE: &str = "</ud>";
 
 /// Which lines are meant.
 #[derive(serde::Deserialize)]
@@ -30,8 +27,12 @@ pub(super) async fn show(
 ) -> Json<Value> {
     let most = wanted.limit.unwrap_or(MOST_LINES).min(MOST_LINES);
     let lines = shared.node.host().map(|host| host.config().recent_log.last(most)).unwrap_or_default();
-    let shown = |line: &str| if user.is_admin() { line.to_owned() } else { without_user_data(line) };
-    let list: Vec<Value> = lines.iter().filter_map(|line| told(&shown(line), shared.node.uuid())).collect();
+    let node = shared.node.uuid();
+    let shown = |line: &str| match user.is_admin() {
+        true => told(line, node),
+        false => told(&without_user_data(line), node),
+    };
+    let list: Vec<Value> = lines.iter().filter_map(|line| shown(line)).collect();
     Json(json!({ "list": list }))
 }
 

@@ -128,10 +128,9 @@ fn looks(env: &Env, nodes: Vec<Target>) -> BTreeMap<String, Result<Look, NoLook>
             (node.addr.clone(), scope.spawn(move || look(env, &node).map_err(|error| error.to_string())))
         };
         let asked: Vec<_> = nodes.into_iter().map(ask).collect();
-        let looked = |look: std::thread::ScopedJoinHandle<'_, _>| look.join();
-        asked
-            .into_iter()
-            .map(|(addr, look)| (addr, looked(look).unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+        let looked = asked.into_iter().map(|(addr, look)| (addr, look.join()));
+        looked
+            .map(|(addr, look)| (addr, look.unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
             .collect()
     })
 }

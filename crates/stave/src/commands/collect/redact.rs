@@ -3,10 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use base::env::Env;
+use node::user_data::{CLOSE, OPEN};
 use sha2::{Digest, Sha256};
 
-const OPEN: &str = "<ud>";
-const CLOSE: &str = "</ud>";
 /// Names of values that are users', in JSON and in stats.
 const OF_USERS: [&str; 5] = ["user", "username", "real_userid", "effective_userid", "user_name"];
 /// Names of values that are clients' addresses, in JSON and in logs.
