@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::vbucket_map::vbucket_of;
 use etcd::Etcd;
 use process::{Process, SERVE};
 use protocol::{RequestParts, Status, opcode};
+use rustix::process::Signal;
 use serde_json::Value;
 use support::{Client, Reach, http, json};
 
@@ -33,6 +34,12 @@ const BUCKET: &str = "/pools/default/buckets/default";
 const MAJORITY: [u8; 4] = [0x13, 0x01, 0x27, 0x10];
 const WRITERS: usize = 2;
 const KEYS: usize = 60;
+/// Documents that lie still, so that a move takes a while.
+const FILLED: usize = 3000;
+/// How long the test waits for anything.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How often a member is killed until its move was under way.
+const ATTEMPTS: usize = 20;
 
 /// Where a node listens, for KV and for HTTP, as long as its process is the same.
 type Place = (SocketAddr, SocketAddr);
@@ -115,7 +122,8 @@ impl Follower {
     ) -> (Status, Vec<u8>) {
         let vbucket = vbucket_of(key.as_bytes(), VBUCKETS);
         let parts = RequestParts { key: key.as_bytes(), vbucket, ..*of };
-        for _ in 0..100_000 {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
             if let Some(at) = self.map[usize::from(vbucket.0)] {
                 let frame = self.client(at).and_then(|client| client.try_request(&parts));
                 match frame {
@@ -209,14 +217,57 @@ fn check(asked: Place, told: &BTreeMap<String, String>, about: &str) {
 
 /// Waits until a move is as it should be; the clients write meanwhile.
 fn until(asked: &impl Reach, writers: &Writers, is_so: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
     loop {
         let now = json(asked, MIGRATION);
         if is_so(&now) {
             return now;
         }
-        // All of them may wait for a node that was killed.
-        let _ = writers.answers.recv_timeout(Duration::from_millis(50));
+        assert!(begun.elapsed() < PATIENCE, "it stays so: {now}");
+        // All of them may wait for a node that was killed; none has ended.
+        let answered = writers.answers.recv_timeout(Duration::from_millis(50));
+        assert_ne!(answered, Err(mpsc::RecvTimeoutError::Disconnected), "the clients failed: {now}");
     }
+}
+
+/// Whether a bucket lies in a store, and is on the way to no other one.
+fn is_in(now: &Value, store: &str) -> bool {
+    is_over(now) && now["storageBackend"] == store
+}
+
+fn fill(asked: Place) {
+    let mut follower = Follower::new(asked);
+    let value = [b'v'; 1024];
+    let set = RequestParts { opcode: opcode::SET, value: &value, extras: &[0; 8], ..RequestParts::default() };
+    for n in 0..FILLED {
+        follower.ask(&format!("filled-{n}"), &set, |status| status == Status::Success);
+    }
+}
+
+/// Moves the bucket, as somebody asks at `asked`, and kills `of_three` while its copies are on the way: where they have
+/// arrived before it was killed, the bucket moves once more. The process that asked, and the store it moves to.
+fn killed_in_the_middle(
+    asked: [&Process; 2],
+    of_three: &mut Process,
+    writers: &Writers,
+    world: &World,
+) -> (Child, &'static str) {
+    let [told, elsewhere] = asked;
+    for store in ["magma", "couchstore"].into_iter().cycle().take(ATTEMPTS) {
+        let words = ["migrate", "default", "--backend", store, "--json"];
+        let command = stave(elsewhere, &words).spawn().expect("it starts");
+        until(told, writers, |now| of_node(now, "n_3") == "copying" || is_in(now, store));
+        of_three.child.kill().expect("it runs");
+        of_three.child.wait().expect("it ends");
+        let now = until(told, writers, |now| of_node(now, "n_3") == "away" || is_in(now, store));
+        if of_node(&now, "n_3") == "away" {
+            return (command, store);
+        }
+        said(command);
+        *of_three = world.node("c");
+        are_in(&[told, elsewhere, of_three], store);
+    }
+    panic!("the copies of n_3 were never on the way when it was killed");
 }
 
 fn is_over(now: &Value) -> bool {
@@ -233,7 +284,10 @@ fn of_node<'v>(now: &'v Value, node: &str) -> &'v Value {
 fn are_in(nodes: &[&Process], store: &str) {
     for node in nodes {
         for path in [BUCKET, MIGRATION] {
-            while json(*node, path)["storageBackend"] != store {}
+            let begun = Instant::now();
+            while json(*node, path)["storageBackend"] != store {
+                assert!(begun.elapsed() < PATIENCE, "{path} does not say {store}");
+            }
         }
     }
 }
@@ -251,37 +305,41 @@ fn all_members_move_a_bucket_while_it_is_written_to() {
     post(&a, "/pools/default/buckets", "name=default&ramQuota=100&replicaNumber=2", 202);
     let writers = Writers::start(place(&a));
     writers.go_on(WRITERS * KEYS);
+    fill(place(&a));
     // Asked at one node; another one is killed in the middle, and started again.
-    let command =
-        stave(&b, &["migrate", "default", "--backend", "magma", "--json"]).spawn().expect("it starts");
-    until(&a, &writers, |now| of_node(now, "n_3") == "copying");
-    c.child.kill().expect("it runs");
-    c.child.wait().expect("it ends");
-    let now = until(&a, &writers, |now| of_node(now, "n_3") == "away");
-    assert_eq!((&now["from"], &now["to"]), (&"couchstore".into(), &"magma".into()), "{now}");
-    let (code, told) = http(&a, "POST", MIGRATION, "storageBackend=magma");
+    let (command, store) = killed_in_the_middle([&a, &b], &mut c, &writers, &world);
+    let other = if store == "magma" { "couchstore" } else { "magma" };
+    let now = json(&a, MIGRATION);
+    assert_eq!((&now["from"], &now["to"]), (&other.into(), &store.into()), "{now}");
+    let (code, told) = http(&a, "POST", MIGRATION, &format!("storageBackend={store}"));
     assert!(code == 400 && told.contains("is being moved to another store already"), "{code} {told}");
     let c = world.node("c");
     c.logged("the move of the bucket to another store goes on");
     let told: Value = serde_json::from_str(&said(command)).expect("JSON");
-    assert_eq!((&told["backend"], &told["vbuckets"]), (&"magma".into(), &(3 * VBUCKETS).into()), "{told}");
-    are_in(&[&a, &b, &c], "magma");
-    // Back again, and cancelled in the middle: some nodes may be there, and others have not begun.
-    post(&c, MIGRATION, "storageBackend=couchstore", 202);
-    until(&a, &writers, |now| of_node(now, "n_1") == "copying");
+    assert_eq!((&told["backend"], &told["vbuckets"]), (&store.into(), &(3 * VBUCKETS).into()), "{told}");
+    are_in(&[&a, &b, &c], store);
+    // Back again, and cancelled in the middle: one node stands still, so that the move cannot end before that.
+    c.signal(Signal::STOP);
+    let back = format!("storageBackend={other}");
+    post(&a, MIGRATION, &back, 202);
+    until(&a, &writers, |now| ["copying", "done"].iter().any(|state| of_node(now, "n_1") == *state));
     let (code, told) = http(&b, "DELETE", MIGRATION, "");
     assert_eq!(code, 202, "{told}");
     assert!(json(&b, MIGRATION)["state"] != "copying");
+    c.signal(Signal::CONT);
     until(&a, &writers, is_over);
-    are_in(&[&a, &b, &c], "magma");
+    are_in(&[&a, &b, &c], store);
     let (code, told) = http(&b, "DELETE", MIGRATION, "");
     assert!(code == 400 && told.contains("is not being moved"), "{code} {told}");
     // A node joins while the bucket moves, and makes its copies where they are to be.
-    post(&a, MIGRATION, "storageBackend=couchstore", 202);
+    c.signal(Signal::STOP);
+    post(&a, MIGRATION, &back, 202);
     let d = world.node("d");
+    assert!(!is_over(&json(&a, MIGRATION)));
+    c.signal(Signal::CONT);
     run(&a, &["cluster", "rebalance"]);
     until(&a, &writers, is_over);
-    are_in(&[&a, &b, &c, &d], "couchstore");
+    are_in(&[&a, &b, &c, &d], other);
     let told = writers.end();
     check(place(&a), &told, "moved");
     // What the replicas have is the same: they take over from a node that is gone.

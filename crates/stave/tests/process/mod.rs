@@ -7,12 +7,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use base::vbucket_map::vbucket_of;
 use protocol::{RequestParts, Status, opcode};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{self, Client, Reach};
+
+/// How long a test waits for a line of the log.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A process that serves, which does not outlive the test.
 pub struct Process {
@@ -103,7 +107,11 @@ impl Process {
 
     /// The next line of the log with these words.
     pub fn logged(&self, words: &str) -> String {
-        self.log.iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no line with {words:?}"))
+        let begun = Instant::now();
+        let next = || self.log.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())).ok();
+        std::iter::from_fn(next)
+            .find(|line| line.contains(words))
+            .unwrap_or_else(|| panic!("no line with {words:?}"))
     }
 
     pub fn ends_well(mut self) {
