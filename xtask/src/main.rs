@@ -17,6 +17,7 @@ mod readme;
 mod rules;
 mod sanitize;
 mod start_pages;
+mod steps;
 mod suite;
 
 use std::process::ExitCode;

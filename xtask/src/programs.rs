@@ -3,13 +3,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use chaos::simulate;
-use harness::child::{cargo, is_installed, without_own_names};
+use harness::child::{Ended, cargo, is_installed, within, without_own_names};
 use harness::failures;
 use harness::totals::Totals;
 use serde_json::Value;
@@ -19,6 +20,9 @@ const COMPUTE: [&str; 6] = ["sim", "simulation", "cluster", "kvstore", "logstore
 
 /// How many programs run at a time beside others.
 const ROWS_BESIDE: usize = 2;
+
+/// How long a program may take; the longest need a third of it. One that takes longer is killed, and the others still run.
+const LONGEST: Duration = Duration::from_secs(15 * 60);
 
 /// A test program, as cargo built it.
 pub struct Program {
@@ -112,20 +116,23 @@ fn row<'a>(queue: &Mutex<impl Iterator<Item = &'a Program>>, which: Which, besid
 }
 
 fn one(program: &Program, which: Which, beside: bool) -> Result<Totals> {
-    let output = program.run(which, beside)?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let Ended { status, stdout: text, stderr: errors } = program.run(which, beside)?;
+    let succeeded = status.is_some_and(|status| status.success());
     let ran = text.lines().filter_map(Totals::of_cargo_line).sum::<Totals>();
     let counted = match which {
-        Which::Tests => judged(ran, output.status.success()),
-        Which::Mistakes => mistakes(&text, ran, output.status.success()),
+        Which::Tests => judged(ran, succeeded),
+        Which::Mistakes => mistakes(&text, ran, succeeded),
     };
     text.lines().for_each(failures::note_line);
     if which == Which::Tests || counted != Totals::default() {
         println!("\n     Running {}: {}\n{text}{errors}", program.package, program.source);
     }
     if counted.failed > ran.failed {
-        let what = format!("{}: {} ended with {}", program.package, program.source, output.status);
+        let how = match status {
+            Some(status) => format!("ended with {status}"),
+            None => not_ended(&text),
+        };
+        let what = format!("{}: {} {how}", program.package, program.source);
         println!("FAIL {what}");
         failures::note(&what);
     }
@@ -133,7 +140,7 @@ fn one(program: &Program, which: Which, beside: bool) -> Result<Totals> {
 }
 
 impl Program {
-    fn run(&self, which: Which, beside: bool) -> Result<Output> {
+    fn run(&self, which: Which, beside: bool) -> Result<Ended> {
         let mut command = if beside && is_installed("nice") {
             let mut nice = Command::new("nice");
             nice.args(["-n", "19"]).arg(&self.executable);
@@ -153,8 +160,17 @@ impl Program {
                 command.arg("--nocapture").args(simulate::LOOKS_FOR_MISTAKES);
             }
         }
-        command.output().with_context(|| format!("cannot run {}", self.executable.display()))
+        within(LONGEST, &mut command)
     }
+}
+
+/// What is said of a program that was killed, with the tests that the runner called slow and that did not end.
+fn not_ended(text: &str) -> String {
+    const SLOW: &str = " has been running for over 60 seconds";
+    let ends = |test: &str| text.lines().any(|line| line.starts_with(&format!("{test} ... ")));
+    let slow = text.lines().filter_map(|line| line.strip_suffix(SLOW)).filter(|test| !ends(test));
+    let names: Vec<&str> = slow.map(|test| test.trim_start_matches("test ")).collect();
+    format!("was killed after {} s; these tests did not end: {}", LONGEST.as_secs(), names.join(", "))
 }
 
 /// What a search for mistakes found; a test that failed counts if no mistake does.
@@ -208,6 +224,14 @@ mod tests {
         let both = mistakes(&format!("{found}\n{missed}"), Totals { passed: 0, failed: 1 }, false);
         assert_eq!(both, Totals { passed: 1, failed: 1 });
         assert_eq!(mistakes(found, Totals { passed: 1, failed: 0 }, false), Totals { passed: 1, failed: 1 });
+    }
+
+    #[test]
+    fn a_program_that_was_killed_names_the_tests_that_did_not_end() {
+        let said = "running 3 tests\ntest quick ... ok\n\
+            test slow has been running for over 60 seconds\n\
+            test stuck has been running for over 60 seconds\ntest slow ... ok\n";
+        assert_eq!(not_ended(said), "was killed after 900 s; these tests did not end: stuck");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use chaos::{kill, netfaults, powercut, replay, resume};
@@ -10,6 +11,7 @@ use harness::totals::Totals;
 use harness::{failures, tree};
 
 use crate::programs::{self, Programs, Which};
+use crate::steps::{close, step, within};
 use crate::{dashboards, dist, portable, readme, rules, start_pages};
 
 /// Changes that a replica follows while it is killed.
@@ -23,6 +25,9 @@ const KILL_ROUNDS_ENCRYPTED: u32 = 4;
 
 /// How long faults come to a cluster of real processes in `cargo xtask test`.
 const FAULT_SECONDS: u64 = 30;
+
+/// How long `cargo xtask ci` may take, from an empty folder and with everything to fetch; it usually takes 45 minutes.
+const CI_LIMIT: Duration = Duration::from_secs(75 * 60);
 
 /// `cargo xtask check`.
 pub fn check() -> Result<bool> {
@@ -41,11 +46,13 @@ pub fn test_cluster() -> Result<bool> {
 
 /// `cargo xtask ci`.
 pub fn ci() -> Result<bool> {
-    let release = start_release_build()?;
-    let mut totals = check_steps()?;
-    totals += step("other systems", portable::totals);
-    totals += test_steps(false, release)?;
-    close(totals)
+    within(CI_LIMIT, || {
+        let release = start_release_build()?;
+        let mut totals = check_steps()?;
+        totals += step("other systems", portable::totals);
+        totals += test_steps(false, release)?;
+        close(totals)
+    })
 }
 
 /// `cargo xtask replay`.
@@ -116,18 +123,6 @@ pub fn dashboards(options: &dashboards::DashboardOptions) -> Result<bool> {
 pub fn fix() -> Result<bool> {
     let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets"];
     Ok(succeeds(&mut cargo(&clippy))? && succeeds(&mut cargo(&["fmt", "--all"]))?)
-}
-
-/// The closing line, alone on the last one: CI reads it.
-fn close(totals: Totals) -> Result<bool> {
-    let failed = failures::told();
-    if !totals.good() && !failed.is_empty() {
-        headline("what failed");
-        failed.iter().for_each(|line| println!("{line}"));
-    }
-    headline("totals");
-    println!("\n{totals}");
-    Ok(totals.good())
 }
 
 fn check_steps() -> Result<Totals> {
@@ -235,18 +230,6 @@ fn cluster_steps() -> Result<Totals> {
         totals += step("faults in a cluster of real processes", short_faults);
     }
     Ok(totals)
-}
-
-/// Runs a step; an error counts as one failure, so that the steps behind it still run.
-fn step(name: &str, run: impl FnOnce() -> Result<Totals>) -> Totals {
-    headline(name);
-    let totals = run().unwrap_or_else(|error| {
-        println!("FAIL {name}: {error:#}");
-        failures::note(&format!("{name}: {error:#}"));
-        Totals::one(false)
-    });
-    println!("{name}: {totals}");
-    totals
 }
 
 /// Beside other builds: its last minutes, when it links, need one core only.
