@@ -3,8 +3,8 @@
 //! # Guarantees
 //!
 //! - Two processes hold it at once only if the store knows no conditional requests, or if a holder did not reach the store
-//!   for longer than [`STALE_AFTER`]; that one notices, and completes nothing.
-//! - The lock of a process that was killed holds others up for [`STALE_AFTER`], whatever the clocks show.
+//!   for longer than a minute; that one notices, and completes nothing.
+//! - The lock of a process that was killed holds others up for a minute, whatever the clocks show.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -15,30 +15,48 @@ use std::time::{Duration, Instant};
 
 use super::store::{ObjectStore, PutIf};
 
-/// Tests wait for less.
-const SECOND: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
-/// A lock that has not changed for so long belongs to a process that is gone.
-const STALE_AFTER: Duration = SECOND.saturating_mul(60);
-/// Between two looks at the lock of another one.
-const LOOK: Duration = SECOND.saturating_mul(3);
 /// Between two looks whether one's own thread has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
-/// Between two changes of one's own.
-const RENEW_AFTER: Duration = SECOND.saturating_mul(15);
-/// A holder that could not change it for so long gives it up, before others may take it.
-const LOST_AFTER: Duration = SECOND.saturating_mul(45);
+
+/// How long a lock lasts.
+#[derive(Clone, Copy)]
+pub(super) struct LockTimes {
+    /// A lock that has not changed for so long belongs to a process that is gone.
+    stale_after: Duration,
+    /// Between two looks at the lock of another one.
+    look: Duration,
+    /// Between two changes of one's own.
+    renew_after: Duration,
+    /// A holder that could not change it for so long gives it up, before others may take it.
+    lost_after: Duration,
+}
+
+impl LockTimes {
+    /// A lock is stale after 60 of these; tests of locks wait for less than seconds.
+    pub(super) const fn of(second: Duration) -> LockTimes {
+        LockTimes {
+            stale_after: second.saturating_mul(60),
+            look: second.saturating_mul(3),
+            renew_after: second.saturating_mul(15),
+            lost_after: second.saturating_mul(45),
+        }
+    }
+
+    pub(super) const REAL: LockTimes = LockTimes::of(Duration::from_secs(1));
+}
 
 /// What a holder and its thread know of the lock.
 struct Hold {
     is_lost: AtomicBool,
+    lost_after: Duration,
     begun: Instant,
     /// When the last change that the store has was asked for, in nanoseconds since then: others count from a moment behind.
     changed_ns: AtomicU64,
 }
 
 impl Hold {
-    fn since(begun: Instant) -> Hold {
-        Hold { is_lost: AtomicBool::new(false), begun, changed_ns: AtomicU64::new(0) }
+    fn since(begun: Instant, lost_after: Duration) -> Hold {
+        Hold { is_lost: AtomicBool::new(false), lost_after, begun, changed_ns: AtomicU64::new(0) }
     }
 
     fn changed(&self, asked: Instant) {
@@ -49,7 +67,7 @@ impl Hold {
     /// By the clock as well: the thread may wait for an answer of the store.
     fn is_lost(&self) -> bool {
         let changed = Duration::from_nanos(self.changed_ns.load(Ordering::Relaxed));
-        if self.begun.elapsed().saturating_sub(changed) >= LOST_AFTER {
+        if self.begun.elapsed().saturating_sub(changed) >= self.lost_after {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         self.is_lost.load(Ordering::Relaxed)
@@ -79,15 +97,19 @@ impl From<Error> for NotLocked {
 }
 
 impl ObjectLock {
-    /// Takes the lock. Waits for [`STALE_AFTER`] if another process holds it, until it is clear whether that one still runs.
-    pub(super) fn take(store: &ObjectStore, key: &str) -> std::result::Result<ObjectLock, NotLocked> {
+    /// Takes the lock. If another process holds it, waits until it is clear whether that one still runs.
+    pub(super) fn take(
+        store: &ObjectStore,
+        key: &str,
+        times: LockTimes,
+    ) -> std::result::Result<ObjectLock, NotLocked> {
         let holder = format!("{:016x}{:016x}", store.env().random.next_u64(), store.env().random.next_u64());
         let body = format!("{holder} 0\n");
-        let (etag, asked) = first_etag(store, key, &body)?;
-        let (renewing, hold) = (store.another(), Arc::new(Hold::since(asked)));
+        let (etag, asked) = first_etag(store, key, &body, times)?;
+        let (renewing, hold) = (store.another(), Arc::new(Hold::since(asked, times.lost_after)));
         let (stop, stopped) = channel();
         let renewal = Renewal { store: renewing, key: key.to_owned(), holder, etag, hold: hold.clone() };
-        let thread = std::thread::spawn(move || renewal.run(&|| stopped.recv_timeout(RENEW_AFTER)));
+        let thread = std::thread::spawn(move || renewal.run(&|| stopped.recv_timeout(times.renew_after)));
         let (stop, thread) = (Some(stop), Some(thread));
         Ok(ObjectLock { store: store.another(), key: key.to_owned(), hold, stop, thread })
     }
@@ -121,6 +143,7 @@ fn first_etag(
     store: &ObjectStore,
     key: &str,
     body: &str,
+    times: LockTimes,
 ) -> std::result::Result<(String, Instant), NotLocked> {
     let (mut seen, mut since) = (None, Instant::now());
     loop {
@@ -128,8 +151,8 @@ fn first_etag(
         let condition = match &head {
             None => PutIf::Missing,
             Some(head) if seen.as_ref() == Some(head) => {
-                if since.elapsed() < STALE_AFTER {
-                    std::thread::sleep(LOOK);
+                if since.elapsed() < times.stale_after {
+                    std::thread::sleep(times.look);
                     continue;
                 }
                 PutIf::Is(&head.etag)

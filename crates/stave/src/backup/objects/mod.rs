@@ -37,7 +37,7 @@ pub(crate) use store::ObjectStore;
 impl ObjectStore {
     /// Takes the lock with this name.
     pub(super) fn lock(&self, path: &Path) -> Result<ObjectLock, NotLocked> {
-        ObjectLock::take(self, &disk::key_of(path)?)
+        ObjectLock::take(self, &disk::key_of(path)?, lock::LockTimes::REAL)
     }
 
     /// Makes one object of each segment of a log that consists of pieces and has a lower number than `before`.

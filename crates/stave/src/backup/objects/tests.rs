@@ -11,6 +11,7 @@ use base::env::{Disk, Env, OpenMode};
 
 use super::disk::ObjectDisk;
 use super::fake_store::{FakeStore, Trouble};
+use super::lock::LockTimes;
 use super::store::MOST_TRIES;
 use super::{BackupPlace, NotLocked, ObjectLock};
 use crate::backup::{BackupError, ChainReader, TakeOptions, Taken, Version, take};
@@ -231,7 +232,8 @@ fn a_backup_that_ends_at_any_request_is_not_one_and_goes_on() {
 fn one_process_at_a_time_works_on_backups_and_a_dead_one_makes_way() {
     let env = Env::real();
     let fake = FakeStore::start();
-    let take = || ObjectLock::take(&fake.store(&env), "prod/lock");
+    let times = LockTimes::of(Duration::from_millis(50));
+    let take = || ObjectLock::take(&fake.store(&env), "prod/lock", times);
     let held = take().ok().expect("it is free");
     assert!(matches!(take(), Err(NotLocked::Held)));
     drop(held);
@@ -240,7 +242,7 @@ fn one_process_at_a_time_works_on_backups_and_a_dead_one_makes_way() {
     fake.kept().objects.insert("prod/lock".to_owned(), b"another 3".to_vec());
     let begun = Instant::now();
     let held = take().ok().expect("it does not change");
-    assert!(begun.elapsed() >= Duration::from_millis(600) && !held.is_lost());
+    assert!(begun.elapsed() >= Duration::from_secs(3) && !held.is_lost());
     // Another one takes it over.
     fake.kept().objects.insert("prod/lock".to_owned(), b"another 4".to_vec());
     let until = Instant::now() + Duration::from_secs(60);
