@@ -170,6 +170,11 @@ impl Disk for TurnsDisk {
         self.0.remove_file(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        take_turn();
+        self.0.remove_dir(path)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         take_turn();
         self.0.sync_dir(path)

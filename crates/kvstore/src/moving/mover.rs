@@ -177,10 +177,12 @@ impl Movable {
 
     /// A copy that begins; `None` if there is nothing to copy.
     fn copying_of(&self, ends: &Ends, vb: VbId) -> Result<Option<Copying>, Failure> {
-        let generation = self.lane(vb).work.lock().generation;
         if !matches!(ends.to.store.snapshot(vb), Ok(None)) {
             ends.to.store.delete_vbucket(vb)?;
         }
+        // A deletion or a way back is wholly done or has not begun: what it makes void is not copied as if it were newer.
+        let _saving = self.lane(vb).saving.lock();
+        let generation = self.lane(vb).work.lock().generation;
         let Some(stored) = ends.from.store.stored_vbucket(vb)? else { return Ok(None) };
         let Some(snapshot) = ends.from.store.snapshot(vb)? else { return Ok(None) };
         let partial = partial_state(&state_of(&stored));
@@ -251,6 +253,11 @@ impl Movable {
         }
         drop(snapshot);
         let stored = ends.from.store.stored_vbucket(vb)?.ok_or(Failure::NoVbucket { vb })?;
+        if stored.high_seqno.0.saturating_add(1) < copying.next.0 {
+            // It went back without a word: nothing may be put in its place that is newer than it.
+            self.give_up_copy(plan);
+            return Ok(());
+        }
         seal(&*ends.to.store, vb, &stored)?;
         plan.current = None;
         self.switch(plan, vec![vb], true)

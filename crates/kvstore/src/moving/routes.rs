@@ -49,7 +49,8 @@ impl Movable {
         Err(Failure::Disk { operation: "change files in", path: self.dir.clone(), source })
     }
 
-    /// For a change of what is stored that makes void what was copied.
+    /// For a change of what is stored that makes void what was copied. No copy begins and none ends before what is
+    /// returned is let go of.
     fn change(&self, vb: VbId) -> Result<(MutexGuard<'_, ()>, Arc<Side>), Failure> {
         let lane = self.lane(vb);
         let saving = lane.saving.lock();
