@@ -264,18 +264,18 @@ pub static ROWS: &[Row] = &[
         .needs(RangeScan)
         .somewhere()
         .extras(16),
-    // Files of vBuckets
+    // Files of vBuckets. Nodes read them of each other when a replica is filled (record 208).
     Row::new(PREPARE_SNAPSHOT, file_snapshot::prepare, "Keep the file of a vBucket as it is, to be read in fragments")
         .leaves(Leaves::Always)
         .in_bucket()
-        .needs(Administrator)
+        .needs(NodeSupervisor)
         .fenced()
         .value(ValueRule::Required)
         .datatype(JSON),
     Row::new(RELEASE_SNAPSHOT, file_snapshot::release, "End a snapshot by file: that of the vBucket, or the one named")
         .leaves(Leaves::Always)
         .in_bucket()
-        .needs(Administrator)
+        .needs(NodeSupervisor)
         .key(Key::Optional),
     Row::new(DOWNLOAD_SNAPSHOT, file_snapshot::download, "Copy the file of a vBucket from another node")
         .in_bucket()
@@ -285,7 +285,7 @@ pub static ROWS: &[Row] = &[
     Row::new(GET_FILE_FRAGMENT, file_snapshot::fragment, "Bytes of a file of a snapshot")
         .leaves(Leaves::Always)
         .in_bucket()
-        .needs(Administrator)
+        .needs(NodeSupervisor)
         .fenced()
         .key(Key::Required)
         .value(ValueRule::Required)

@@ -4,30 +4,26 @@
 
 #[path = "../../server/tests/support/etcd.rs"]
 mod etcd;
+mod members;
 mod process;
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use base::vbucket_map::vbucket_of;
-use etcd::Etcd;
-use process::{Process, SERVE};
+use members::{Follower, PATIENCE, Place, VBUCKETS, World, fill, place, post, run, said, stave};
+use process::Process;
 use protocol::{RequestParts, Status, opcode};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Client, Reach, http, json};
+use support::{Reach, http, json};
 
-const VBUCKETS: u16 = 64;
 const MIGRATION: &str = "/v1/buckets/default/migration";
 const BUCKET: &str = "/pools/default/buckets/default";
 /// A majority of the copies, in memory (frame info 1: level and timeout in milliseconds).
@@ -36,119 +32,8 @@ const WRITERS: usize = 2;
 const KEYS: usize = 60;
 /// Documents that lie still, so that a move takes a while.
 const FILLED: usize = 3000;
-/// How long the test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// How often a member is killed until its move was under way.
 const ATTEMPTS: usize = 20;
-
-/// Where a node listens, for KV and for HTTP, as long as its process is the same.
-type Place = (SocketAddr, SocketAddr);
-
-struct World {
-    etcd: Etcd,
-    folder: tempfile::TempDir,
-    config: PathBuf,
-}
-
-impl World {
-    fn new() -> World {
-        let (etcd, folder) = (Etcd::start(), tempfile::tempdir().expect("a folder"));
-        let config = folder.path().join("stave.toml");
-        std::fs::write(&config, format!("vbuckets = {VBUCKETS}\nthreads = 1\n")).expect("written");
-        World { etcd, folder, config }
-    }
-
-    fn data(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("text").to_owned()
-    }
-
-    fn node(&self, name: &str) -> Process {
-        let join = format!("etcd://{}/test", self.etcd.addr);
-        let config = self.config.to_str().expect("text");
-        Process::start(SERVE, &["--data", &self.data(name), "--config", config, "--join", &join])
-    }
-}
-
-fn stave(asked: &impl Reach, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stave"));
-    command.args(words).args(["--addr", &asked.http().to_string()]).env("STAVE_PASSWORD", "password");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(asked: &impl Reach, words: &[&str]) -> String {
-    said(stave(asked, words).spawn().expect("the binary is there"))
-}
-
-fn said(child: Child) -> String {
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
-
-fn post(asked: &impl Reach, path: &str, body: &str, expected: u16) {
-    let (code, told) = http(asked, "POST", path, body);
-    assert_eq!(code, expected, "{path} {body}: {told}");
-}
-
-/// Which address serves each vBucket, as a node says.
-fn actives(asked: &impl Reach) -> Vec<Option<SocketAddr>> {
-    let map = json(asked, "/pools/default/b/default")["vBucketServerMap"].take();
-    let server = |row: &Value| {
-        let at = usize::try_from(row[0].as_i64()?).ok()?;
-        map["serverList"][at].as_str()?.parse().ok()
-    };
-    map["vBucketMap"].as_array().expect("rows").iter().map(server).collect()
-}
-
-/// A client of all nodes, which looks at the map again when a node does not answer, or answers otherwise than it should.
-struct Follower {
-    asked: Place,
-    map: Vec<Option<SocketAddr>>,
-    clients: BTreeMap<SocketAddr, Client>,
-}
-
-impl Follower {
-    fn new(asked: Place) -> Follower {
-        Follower { asked, map: actives(&asked), clients: BTreeMap::new() }
-    }
-
-    /// Asks until `is_answer` takes what is said.
-    fn ask(
-        &mut self,
-        key: &str,
-        of: &RequestParts<'_>,
-        is_answer: impl Fn(Status) -> bool,
-    ) -> (Status, Vec<u8>) {
-        let vbucket = vbucket_of(key.as_bytes(), VBUCKETS);
-        let parts = RequestParts { key: key.as_bytes(), vbucket, ..*of };
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            if let Some(at) = self.map[usize::from(vbucket.0)] {
-                let frame = self.client(at).and_then(|client| client.try_request(&parts));
-                match frame {
-                    Some(frame) if is_answer(frame.status) => return (frame.status, frame.value),
-                    Some(_) => {}
-                    None => drop(self.clients.remove(&at)),
-                }
-            }
-            self.map = actives(&self.asked);
-        }
-        panic!("{key}: no node serves it");
-    }
-
-    fn client(&mut self, at: SocketAddr) -> Option<&mut Client> {
-        let place = match self.clients.entry(at) {
-            Entry::Occupied(there) => return Some(there.into_mut()),
-            Entry::Vacant(place) => place,
-        };
-        // A node that was killed takes no connection, and one that has just started may refuse the bucket.
-        let mut client = Client::over(TcpStream::connect(at).ok()?);
-        client.send(&node::fuzz::login("Administrator", "password", "default", &[]));
-        let is_in = |_| client.try_receive().is_some_and(|frame| frame.status == Status::Success);
-        (0..3).all(is_in).then(|| place.insert(client))
-    }
-}
 
 /// Clients that write durably until they are told to stop.
 struct Writers {
@@ -235,15 +120,6 @@ fn is_in(now: &Value, store: &str) -> bool {
     is_over(now) && now["storageBackend"] == store
 }
 
-fn fill(asked: Place) {
-    let mut follower = Follower::new(asked);
-    let value = [b'v'; 1024];
-    let set = RequestParts { opcode: opcode::SET, value: &value, extras: &[0; 8], ..RequestParts::default() };
-    for n in 0..FILLED {
-        follower.ask(&format!("filled-{n}"), &set, |status| status == Status::Success);
-    }
-}
-
 /// Moves the bucket, as somebody asks at `asked`, and kills `of_three` while its copies are on the way: where they have
 /// arrived before it was killed, the bucket moves once more. The process that asked, and the store it moves to.
 fn killed_in_the_middle(
@@ -292,10 +168,6 @@ fn are_in(nodes: &[&Process], store: &str) {
     }
 }
 
-fn place(node: &Process) -> Place {
-    (node.kv, node.http)
-}
-
 #[test]
 fn all_members_move_a_bucket_while_it_is_written_to() {
     let world = World::new();
@@ -305,7 +177,7 @@ fn all_members_move_a_bucket_while_it_is_written_to() {
     post(&a, "/pools/default/buckets", "name=default&ramQuota=100&replicaNumber=2", 202);
     let writers = Writers::start(place(&a));
     writers.go_on(WRITERS * KEYS);
-    fill(place(&a));
+    fill(place(&a), FILLED);
     // Asked at one node; another one is killed in the middle, and started again.
     let (command, store) = killed_in_the_middle([&a, &b], &mut c, &writers, &world);
     let other = if store == "magma" { "couchstore" } else { "magma" };
