@@ -121,29 +121,38 @@ fn the_same_moment_on_both_sides_ends_in_one_version() {
     ];
     for rule in [ConflictRule::RevisionWins, ConflictRule::TimeWins] {
         for policy in [EvictionPolicy::ValueOnly, EvictionPolicy::Full] {
-            let (east, west) = (cluster(rule, policy), cluster(rule, policy));
-            for (at, (of_east, of_west)) in pairs.into_iter().enumerate() {
+            for (of_east, of_west) in pairs {
                 for evicts in [false, true] {
-                    let (key, what) = (format!("{at}{evicts}"), format!("{rule:?} {of_east:?} {of_west:?}"));
-                    let (one, other) = (write(&east, &key, of_east), write(&west, &key, of_west));
-                    let rank = |version: &Version| (version.meta().cas, version.meta().rev_seqno);
-                    assert_eq!(rank(&one), rank(&other), "both write at the same moment");
-                    if evicts {
-                        [&east, &west].into_iter().for_each(|world| evict(world, &key, policy));
-                    }
-                    let sent = [send(&one, &west), send(&other, &east)];
-                    assert_eq!(agreed(&east, &key), agreed(&west, &key), "{what}");
-                    // One side at the most takes what the other one has; what is sent once more changes nothing.
-                    let taken = sent.iter().filter(|answer| answer.is_ok()).count();
-                    let is_same = value_of(&one) == value_of(&other);
-                    assert_eq!(taken, usize::from(!is_same), "{what}: {sent:?}");
-                    for (version, to) in [(held(&east, &key), &west), (held(&west, &key), &east)] {
-                        assert_eq!(send(&version, to).err(), Some(Refusal::Exists), "{what}");
-                    }
+                    let what = format!("{rule:?}, {policy:?}, {of_east:?}, {of_west:?}, evicted: {evicts}");
+                    let sides = [(); 2].map(|()| cluster(rule, policy));
+                    become_one(&sides, [of_east, of_west], evicts.then_some(policy), &what);
+                    sides.into_iter().for_each(Watched::end);
                 }
             }
-            [east, west].into_iter().for_each(Watched::end);
         }
+    }
+}
+
+/// Both sides write, and each is sent what the other one has written.
+fn become_one(
+    [east, west]: &[Watched; 2],
+    writes: [Write<'_>; 2],
+    evicts: Option<EvictionPolicy>,
+    what: &str,
+) {
+    let [one, other] = [write(east, "k", writes[0]), write(west, "k", writes[1])];
+    let rank = |version: &Version| (version.meta().cas, version.meta().rev_seqno);
+    assert_eq!(rank(&one), rank(&other), "both write at the same moment: {what}");
+    if let Some(policy) = evicts {
+        [east, west].into_iter().for_each(|world| evict(world, "k", policy));
+    }
+    let sent = [send(&one, west), send(&other, east)];
+    assert_eq!(agreed(east, "k"), agreed(west, "k"), "{what}");
+    // One side at the most takes what the other one has; what is sent once more changes nothing.
+    let taken = sent.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(taken, usize::from(value_of(&one) != value_of(&other)), "{what}: {sent:?}");
+    for (version, to) in [(held(east, "k"), west), (held(west, "k"), east)] {
+        assert_eq!(send(&version, to).err(), Some(Refusal::Exists), "{what}");
     }
 }
 
