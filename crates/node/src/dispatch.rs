@@ -196,7 +196,7 @@ fn handle(
         ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
     }
     let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
-    (outcome, ctx.reply.answered())
+    (outcome, ctx.reply.answered().or(ctx.reply.answered_elsewhere()))
 }
 
 /// Answers a command that is not handled here, or not now, although nothing is wrong with it.
