@@ -34,6 +34,8 @@ impl Pace {
 
 /// So many vBuckets are few.
 const FEW_VBUCKETS: usize = 256;
+/// Longer than a tool waits that looks again and again whether all is written: `cbepctl drain` waits two seconds.
+const DRAINED_FOR: Duration = Duration::from_secs(5);
 /// So many changes of one vBucket gather no longer.
 pub(crate) const LARGE_BACKLOG: u64 = 20_000;
 
@@ -56,6 +58,8 @@ struct Queue {
     /// Whether the last group was an urgent one.
     was_urgent: bool,
     stopping: bool,
+    /// Until then nothing gathers, on the monotonic clock: somebody waits until all is written.
+    drained_until: Duration,
     /// Somebody asked for nothing to be written.
     is_held: bool,
     /// How many have said that they will look at what is urgent: so long the flusher is not woken for it.
@@ -126,8 +130,12 @@ pub(crate) enum Due {
 
 impl Queue {
     /// How long the oldest gathers as things are.
-    fn gather(&self, pace: Pace) -> Duration {
-        if self.waiting.len <= FEW_VBUCKETS { pace.gather_few } else { pace.gather }
+    fn gather(&self, now: Duration, pace: Pace) -> Duration {
+        match self.waiting.len {
+            _ if now < self.drained_until => Duration::ZERO,
+            0..=FEW_VBUCKETS => pace.gather_few,
+            _ => pace.gather,
+        }
     }
 
     /// Whether the oldest has gathered for long enough.
@@ -135,7 +143,7 @@ impl Queue {
         match (self.waiting.front(), due) {
             (None, _) => false,
             (Some(_), Due::Now) => true,
-            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(since) >= self.gather(pace),
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(since) >= self.gather(now, pace),
         }
     }
 }
@@ -226,6 +234,12 @@ impl FlushQueue {
         self.is_hurried.store(false, Ordering::Relaxed);
     }
 
+    /// Somebody waits until all is written: for [`DRAINED_FOR`] from now on nothing gathers.
+    pub(crate) fn drain(&self, now: Duration) {
+        self.queue.lock().drained_until = now + DRAINED_FOR;
+        self.wake.notify_one();
+    }
+
     /// How long changes gather now.
     fn pace(&self) -> Pace {
         if self.is_hurried.load(Ordering::Relaxed) {
@@ -278,7 +292,7 @@ impl FlushQueue {
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = queue.gather(pace).saturating_sub(now.saturating_sub(since));
+                    let left = queue.gather(now, pace).saturating_sub(now.saturating_sub(since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -358,6 +372,20 @@ mod tests {
         assert_eq!(take(&queue, Due::Gathered(Duration::ZERO)).len(), 128);
         queue.hurry_no_longer();
         assert!(take(&queue, Due::Gathered(Duration::ZERO)).is_empty());
+    }
+
+    #[test]
+    fn nothing_gathers_while_a_client_waits_until_all_is_written() {
+        let queue = FlushQueue::new(Pace::JOURNAL);
+        let at = |ms| Due::Gathered(Duration::from_millis(ms));
+        queue.push(VbId(1), Duration::from_millis(1_000));
+        assert!(take(&queue, at(1_100)).is_empty());
+        queue.drain(Duration::from_millis(1_100));
+        assert_eq!(take(&queue, at(1_100)), [1]);
+        queue.push(VbId(2), Duration::from_millis(6_099));
+        assert_eq!(take(&queue, at(6_099)), [2]);
+        queue.push(VbId(3), Duration::from_millis(6_100));
+        assert!(take(&queue, at(6_101)).is_empty(), "it waits no longer");
     }
 
     #[test]

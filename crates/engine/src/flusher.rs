@@ -102,6 +102,11 @@ impl Flushing {
         self.core.flush.hold(is_held);
     }
 
+    /// A client waits until all is written: for some seconds the flusher lets nothing gather.
+    pub fn drain(&self) {
+        self.core.flush.drain(self.core.env.clock.monotonic());
+    }
+
     /// Writes everything that is queued now. False if the disk refused something: a vBucket that cannot be saved keeps
     /// no other one from being saved, and stays queued.
     pub fn flush_all(&self) -> bool {

@@ -131,6 +131,13 @@ fn waits(outcome: &Outcome) -> bool {
     }
 }
 
+/// Counts requests for the main group of stats, by the worker: a thread for long work has a session of its own.
+fn note_asked(ctx: &mut Context<'_>, thread: Thread, request: &Request<'_>) {
+    if request.opcode == opcode::STAT && request.key.is_empty() && thread == Thread::Worker {
+        ctx.session.main_group_asked = ctx.session.main_group_asked.saturating_add(1);
+    }
+}
+
 fn handle(
     desk: Desk<'_>,
     row: Option<&'static Row>,
@@ -175,6 +182,7 @@ fn handle(
     {
         return (kept, ctx.reply.answered());
     }
+    note_asked(&mut ctx, desk.thread, request);
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
         (None, _) if is_long(&mut ctx, request) => Outcome::Elsewhere,
