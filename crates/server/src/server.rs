@@ -492,8 +492,14 @@ impl Server {
     /// Has the node go by a configuration that was read again, as far as that is possible while it runs. Blocks while
     /// the disk works.
     pub fn reload(&self, config: Config) -> Reloaded {
+        self.reload_with(config, Vec::new())
+    }
+
+    /// The same, told with what the process has taken of the configuration before.
+    pub fn reload_with(&self, config: Config, taken: Vec<String>) -> Reloaded {
         let (env, asked) = (self.node.env(), config.tls.clone());
         let mut told = reload::reload(&self.node, &mut self.config.lock(), config);
+        told.taken.splice(0..0, taken);
         if let (Some(encrypted), Some(asked)) = (&self.encrypted, asked) {
             let overruled = encrypted.tls.overruled(&asked);
             match encrypted.tls.reload(env, &asked) {

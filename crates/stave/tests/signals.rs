@@ -251,6 +251,7 @@ fn a_configuration_is_read_again() {
     // The log says less now, but what needs a restart.
     let told = node.logged("read again");
     assert!(told.contains("needs a restart: threads") && told.contains("log = \\\"warn\\\""), "{told}");
+    assert!(told.contains("taken: log; "), "{told}");
     while !may("comes") {}
     assert!(may("stays") && !may("goes"));
     while http(&node, "GET", "/pools/default/buckets/default", "").1.contains("\"ram\":104857600") {}
@@ -260,6 +261,11 @@ fn a_configuration_is_read_again() {
     node.signal(Signal::HUP);
     let told = node.logged("read again");
     assert!(told.contains("needs a restart: threads") && told.contains("log = \\\"info\\\""), "{told}");
+    assert!(told.contains("taken: log; "), "{told}");
+    configure(folder.path(), &["threads = 7\nlog-format = \"json\"\n", &after.concat()].concat());
+    node.signal(Signal::HUP);
+    let told = node.logged("read again");
+    assert!(told.contains("taken: log-format; "), "{told}");
     node.signal(Signal::TERM);
     node.ends_well();
 }
@@ -300,6 +306,7 @@ fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
     node.signal(Signal::HUP);
     let text = || std::fs::read_to_string(&path).unwrap_or_default();
     while !text().contains("read again") {}
+    assert!(text().contains("taken: log-file; needs"), "{}", text());
     node.signal(Signal::TERM);
     node.ends_well();
     let text = text();

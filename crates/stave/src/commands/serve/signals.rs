@@ -6,7 +6,7 @@ use server::signals::Signal;
 
 use super::host_names::KnownNames;
 use super::{ServeFlags, Setup};
-use crate::log::Log;
+use crate::log::{Followed, Log};
 
 /// What is needed to read the configuration again.
 pub(super) struct Again<'e> {
@@ -94,7 +94,8 @@ impl Again<'_> {
             }
         };
         self.log.hand_over_keys(server.node());
-        let told = server.reload(setup.config);
+        let Followed { levels: log, taken } = log;
+        let told = server.reload_with(setup.config, taken);
         if !told.refused.is_empty() {
             tracing::error!(event = "configuration_reread", log, "the configuration was read again; {told}");
         } else if !told.waiting.is_empty() {
