@@ -211,7 +211,8 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return failed(ctx, b"", Status::Einval);
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
-    let attempt = match admit(ctx, &name) {
+    let admitted = if is_at_nodes(ctx.node, &name) { Ok(None) } else { admit(ctx, &name) };
+    let attempt = match admitted {
         Ok(attempt) => attempt,
         Err(refused) => return refused,
     };
@@ -242,9 +243,17 @@ fn status_of(error: LoginError) -> Status {
     }
 }
 
-/// Whether a password of this user from the client's address would be checked now.
+/// Whether a login by SCRAM is at the secret of nodes, and not at the password of a user. It is neither limited nor counted:
+/// 32 random bytes are not guessed, and with a limit strangers behind the address of another node would keep it out. What
+/// is looked at is not stretched, so that each costs as little as what strangers may ask for without a limit.
+fn is_at_nodes(node: &Node, name: &[u8]) -> bool {
+    name.starts_with(LOGIN_PREFIX.as_bytes()) && node.accounts().users().get(name).is_none()
+}
+
+/// Whether the end of an exchange of this user from the client's address would be looked at now.
 fn look(ctx: &Context<'_>, name: &[u8]) -> Result<(), Duration> {
-    let Some(peer) = ctx.session.peer else { return Ok(()) };
+    let peer = ctx.session.peer.filter(|_| !is_at_nodes(ctx.node, name));
+    let Some(peer) = peer else { return Ok(()) };
     ctx.node.logins.look(peer, name, ctx.node.env().clock.monotonic())
 }
 
