@@ -8,7 +8,7 @@ use base::{Cas, DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::audit::kv;
+use crate::audit::{kv, sessions};
 use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
@@ -242,6 +242,7 @@ fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refuse
             (Some(put_off), _) => reply.error_for_all(Status::Etmpfail, put_off.why),
             (None, Some(name)) => {
                 let context = node.events().unknown_certified(name, node.env().clock.monotonic());
+                sessions::certificate_refused(node, session, name);
                 reply.error_for_all(Status::Eaccess, &context);
             }
             (None, None) => reply.status_for_all(Status::Eaccess),

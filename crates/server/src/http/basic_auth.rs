@@ -81,7 +81,7 @@ pub(super) async fn authenticate(
 }
 
 /// Whether a request has no name and no password. SDKs send both empty where their users have certificates.
-fn names_nobody(headers: &HeaderMap) -> bool {
+pub(super) fn names_nobody(headers: &HeaderMap) -> bool {
     let is_empty = |(name, password): (String, String)| name.is_empty() && password.is_empty();
     !headers.contains_key(header::AUTHORIZATION) || credentials(headers).is_some_and(is_empty)
 }
