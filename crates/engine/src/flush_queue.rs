@@ -8,6 +8,8 @@ use base::VbId;
 use base::env::Clock;
 use parking_lot::{Condvar, Mutex};
 
+use crate::wakes::{Ring, assert_unlocked};
+
 /// How long changes gather while nobody waits for them, and how many vBuckets are written together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -165,15 +167,29 @@ impl FlushQueue {
 
     /// Something of `vb` is to be written since `now`.
     pub(crate) fn push(&self, vb: VbId, now: Duration) {
+        if self.note(vb, now) {
+            self.ring();
+        }
+    }
+
+    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    #[must_use]
+    pub(crate) fn note(&self, vb: VbId, now: Duration) -> bool {
         let mut queue = self.queue.lock();
         queue.waiting.push(vb, now);
-        if queue.waiting.len == 1 {
-            self.wake.notify_one();
-        }
+        queue.waiting.len == 1
     }
 
     /// Somebody waits for this vBucket, or it has much to write: it goes first, and gathers no longer.
     pub(crate) fn hurry(&self, vb: VbId) {
+        if self.note_urgent(vb) {
+            self.ring();
+        }
+    }
+
+    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    #[must_use]
+    pub(crate) fn note_urgent(&self, vb: VbId) -> bool {
         let mut queue = self.queue.lock();
         // Many may wait for the same one; it stands here once, so there are never more than vBuckets.
         let at = usize::from(vb.0);
@@ -181,12 +197,10 @@ impl FlushQueue {
             queue.is_urgent.resize(at + 1, false);
         }
         if std::mem::replace(&mut queue.is_urgent[at], true) {
-            return;
+            return false;
         }
         queue.urgent.push_back(vb);
-        if queue.urgent.len() == 1 && queue.inline_flushes == 0 {
-            self.wake.notify_one();
-        }
+        queue.urgent.len() == 1 && queue.inline_flushes == 0
     }
 
     /// Somebody will look at what is urgent, and say so with [`FlushQueue::stand_down`], within microseconds: until then
@@ -308,6 +322,14 @@ impl FlushQueue {
     pub(crate) fn stop(&self) {
         self.queue.lock().stopping = true;
         self.wake.notify_all();
+    }
+}
+
+impl Ring for FlushQueue {
+    /// The flusher looks at what is queued, under its lock, before it waits: it has seen it, or waits by now.
+    fn ring(&self) {
+        assert_unlocked();
+        self.wake.notify_one();
     }
 }
 

@@ -96,6 +96,7 @@ mod value_times;
 mod vb_stats;
 mod vbuckets;
 mod victims;
+mod wakes;
 mod warmup;
 mod whole;
 mod with_meta;
