@@ -27,6 +27,7 @@ use crate::shard::{Shard, new_uuid};
 use crate::shard_guard::{HOLDERS, Holder, ShardGuard};
 use crate::snapshot_table::BucketSnapshotTable;
 use crate::tasks::Tasks;
+use crate::thread_watch::ThreadWatch;
 use crate::unreadable::Unreadables;
 use crate::value_times::ValueTimes;
 use crate::vbuckets::VBuckets;
@@ -50,6 +51,8 @@ pub struct Core {
     /// The chores, and when each is due.
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) tasks: Tasks,
+    /// What was seen of its threads.
+    pub(crate) watch: ThreadWatch,
     pub(crate) value_times: ValueTimes,
     /// vBuckets with something to write.
     pub(crate) flush: Arc<FlushQueue>,

@@ -139,6 +139,11 @@ impl Keeper {
         })
     }
 
+    /// The clock of each chore, with its name and what it does.
+    pub(crate) fn clocks(&self) -> impl Iterator<Item = (&TaskClock, &'static str, &'static str)> {
+        std::iter::zip(&self.posts, CHORES).map(|(post, (name, does))| (&post.clock, *name, *does))
+    }
+
     pub(crate) fn earliest_ns(&self) -> u64 {
         self.posts.iter().map(|post| post.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
     }

@@ -55,6 +55,7 @@ use crate::starts::{StartNote, Starts};
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
+use crate::thread_watch::ThreadWatch;
 use crate::tombstone_purger::{TombstonePurger, Tombstones};
 use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
@@ -138,6 +139,7 @@ impl Bucket {
             settings,
             keeper: Arc::default(),
             tasks: Tasks::new(&env.clock),
+            watch: ThreadWatch::default(),
             value_times: ValueTimes::new(&env.clock),
             vbuckets: VBuckets::new(shards, &env.clock),
             uuid: identity.uuid.clone(),

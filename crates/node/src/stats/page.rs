@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use base::{HistogramCounts, VbState};
 use engine::{
-    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
+    AccountFigures, Blocked, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
     DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
-    StoreStats, WarmupStats,
+    StoreStats, WarmupStats, blocked_threads,
 };
 use kvstore::HistoryUsage;
 
@@ -35,6 +35,8 @@ pub(super) struct Numbers {
     /// Bytes of its files, and of what is in use in them.
     pub(super) files: (u64, u64),
     pub(super) history: HistoryUsage,
+    /// Of its threads.
+    pub(super) blocked: Vec<Blocked>,
 }
 
 impl Numbers {
@@ -46,6 +48,7 @@ impl Numbers {
             store: bucket.store_stats(),
             files: engine::file_usage(&bucket),
             history: history_of(&bucket),
+            blocked: blocked_threads(&bucket),
             fetches: bucket.fetching().fetch_stats(),
             compactions: bucket.compaction().compaction_stats(),
             saves: bucket.flushing().save_stats(),
