@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::RateLimit;
@@ -18,11 +19,22 @@ pub(crate) struct BucketMove {
     pub(crate) movable: Arc<Movable>,
     is_stopping: Mutex<bool>,
     wake: Condvar,
+    /// Threads that move it: one, and for a moment one before it that ends.
+    threads: AtomicUsize,
     pub(crate) told_of_failure: RateLimit,
     /// Why a move that is wanted did not begin, and when that was tried.
     refused: Mutex<Option<(String, Duration)>>,
     /// How far the last move was when it ended.
     last: Mutex<Option<MoveProgress>>,
+}
+
+/// Held by a thread that moves a bucket; dropped with the thread's work, also if that could not be started.
+pub(crate) struct MoveThread(pub(crate) Arc<BucketMove>);
+
+impl Drop for MoveThread {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The move of a bucket that is in two stores.
@@ -45,6 +57,7 @@ impl BucketMoves {
             movable,
             is_stopping: Mutex::default(),
             wake: Condvar::new(),
+            threads: AtomicUsize::new(0),
             told_of_failure,
             refused: Mutex::default(),
             last: Mutex::default(),
@@ -77,6 +90,16 @@ impl BucketMoves {
 impl BucketMove {
     pub(crate) fn is_stopping(&self) -> bool {
         *self.is_stopping.lock()
+    }
+
+    /// It has a thread for as long as this is not dropped.
+    pub(crate) fn thread(self: &Arc<Self>) -> MoveThread {
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        MoveThread(Arc::clone(self))
+    }
+
+    pub(crate) fn has_thread(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) > 0
     }
 
     /// Whether a move that could not begin is to be tried again.

@@ -51,12 +51,18 @@ pub(crate) fn cancel(found: &BucketMove, name: &str) -> Result<(), BucketError> 
 /// Brings a bucket towards a store, as far as that can be begun now: a move that ends or goes back ends first. Asked again
 /// until the bucket is there. Blocks while the disk works.
 pub(crate) fn bring_to(node: &Arc<Node>, name: &str, store: StorageBackend) {
-    let Some(found) = node.host().and_then(|host| host.moves().get(name)) else { return };
+    let Some(host) = node.host() else { return };
+    let Some(found) = host.moves().get(name) else { return };
     let (progress, now) = (found.movable.progress(), node.env().clock.monotonic());
     let done = match progress.map(|progress| (progress.stage, progress.to)) {
         None if found.movable.backend() == store => Ok(()),
         None if !found.may_try(now) => return,
         None => node.changing.begin().and_then(|_held| begin(node, name, store)),
+        // It began, and there was no thread for it.
+        Some(_) if !found.has_thread() => match found.may_try(now) {
+            true => start(host, name, node).map_err(BucketError::from),
+            false => return,
+        },
         Some((MoveStage::Copying, to)) if to != store => {
             node.changing.begin().and_then(|_held| cancel(&found, name))
         }
@@ -109,7 +115,12 @@ fn word(backend: StorageBackend) -> &'static str {
 fn start(host: &Host, name: &str, node: &Arc<Node>) -> Result<(), HostFailure> {
     let Some(found) = host.moves().get(name) else { return Ok(()) };
     let (its_node, of) = (Arc::downgrade(node), name.to_owned());
-    host.spawn_move(name, node.env(), Box::new(move || run(&its_node, &found, &of)))
+    let thread = found.thread();
+    let job = move || {
+        let thread = thread;
+        run(&its_node, &thread.0, &of);
+    };
+    host.spawn_move(name, node.env(), Box::new(job))
 }
 
 /// Moves a bucket until it is in one store, or is closed; for a thread of its own.
