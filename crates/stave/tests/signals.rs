@@ -205,6 +205,36 @@ fn files_that_flags_name_are_read_again() {
     node.signal(Signal::HUP);
     while !told().contains("nothing was changed") {}
     assert!(may("second"));
+    // Nor does a key file without the key in use, whose copy elsewhere would open nothing any more.
+    std::fs::write(&password, "third\n").expect("written");
+    std::fs::rename(&wrapping, path("right-key")).expect("moved");
+    std::fs::write(&wrapping, "3".repeat(64)).expect("written");
+    node.signal(Signal::HUP);
+    let told = || {
+        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
+        decrypt.args(["decrypt", "--text", "--encryption-key-file", &path("right-key"), &log]);
+        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
+    };
+    while !told().contains("put the key in use back") {}
+    assert!(may("second"), "all of it is refused");
+    std::fs::rename(path("right-key"), &wrapping).expect("moved");
+    node.signal(Signal::TERM);
+    node.ends_well();
+    drop(Process::start(SERVE, &more));
+}
+
+/// A vault that hangs keeps no node from being stopped.
+#[test]
+fn a_key_command_that_does_not_end_does_not_keep_a_node_from_stopping() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("getkey"), format!("echo {}", "1".repeat(64))).expect("written");
+    let (data, command) = (path("data"), format!("sh {}", path("getkey")));
+    let node = Process::start(SERVE, &["--data", &data, "--encryption-key-command", &command]);
+    let hangs = format!("touch {}; sleep 600", path("asked"));
+    std::fs::write(path("getkey"), hangs).expect("written");
+    node.signal(Signal::HUP);
+    while !std::path::Path::new(&path("asked")).exists() {}
     node.signal(Signal::TERM);
     node.ends_well();
 }
