@@ -31,6 +31,7 @@ use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
+use crate::stale_users::USERS_NOT_READ;
 use crate::sync_write::{Prepared, SharedWaker};
 use crate::{certificate_login, elsewhere, push};
 
@@ -222,6 +223,8 @@ impl Connection {
     pub fn certified(&mut self, name: &str) {
         if !certificate_login::log_in(&self.node, &mut self.session, name)
             && let Some(put_off) = &self.session.put_off
+            // Nothing is known of it yet.
+            && put_off.why != USERS_NOT_READ
         {
             sessions::login_put_off(&self.node, &self.session, name.as_bytes(), put_off.why);
         }

@@ -65,6 +65,8 @@ pub struct Session {
     pub exchange: Option<Box<Exchange>>,
     /// Whose keys the exchange has; `None` if they are made up.
     pub exchanges_with: Option<Arc<User>>,
+    /// Whether it began before this member had read the users of its cluster.
+    pub exchange_is_early: bool,
     /// How the client calls itself.
     pub agent: Option<Box<str>>,
     /// How the client calls the connection.
