@@ -180,9 +180,11 @@ bugs! {
     CasForgottenAtRestart,
     /// Of two versions with the same metadata the one that comes last wins.
     TieGoesToLast,
+    /// Of two versions with the same metadata and other values each side keeps its own.
+    TieKeepsBoth,
     /// Where the last write wins, the revision is compared first.
     RevisionBeforeTime,
-    /// A tombstone that comes from elsewhere is compared by expiry and flags as well.
+    /// A tombstone is compared with what comes from elsewhere by expiry and flags as well.
     TombstoneComparesFlags,
     /// A CAS from elsewhere moves the CAS clock, however far ahead it lies.
     FarCasMovesClock,

@@ -140,6 +140,11 @@ pub trait Store: Send + Sync {
     fn sibling(&self, _name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
         Ok(None)
     }
+    /// What is wrong with what is shown to the store, such as a certificate or a login, if its last request found that:
+    /// a text for everybody, without names and addresses. `None` if it was answered, or not reached at all.
+    fn fault(&self) -> Option<&'static str> {
+        None
+    }
     /// All entries at one moment, not before the call.
     fn read(&self) -> Result<Snapshot, StoreFailure>;
     /// Changes an entry if it is at the expected version.

@@ -6,6 +6,7 @@
 mod buckets;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Cas, Seqno, VbId, VbState};
 use dcp::{Consumer, ConsumerConfig, Features, Mode, Settled, TURN_BYTES, TURN_MESSAGES};
@@ -112,6 +113,23 @@ fn a_hundred_thousand_changes_in_one_read_are_taken_in_turns() {
     }
     assert_eq!((rest.len(), world.high(VbId(0))), (0, Seqno(MANY as u64)));
     assert!(turns >= MANY / TURN_MESSAGES, "{turns} turns");
+}
+
+#[test]
+fn what_a_quiet_producer_sent_is_acknowledged_in_the_end() {
+    let mut world = World::following(1);
+    let bytes = world.mutations(VbId(0), 10, b"");
+    world.turn(&mut &bytes[..]);
+    let (held, start) = (world.consumer.unacknowledged_bytes(), world.bucket.env().clock.monotonic());
+    assert!(held >= bytes.len() as u64, "far less than a fifth of the buffer");
+    let mut after = |ms| {
+        world.consumer.heard();
+        let next = world.consumer.tick(start + Duration::from_millis(ms), &mut Vec::new());
+        next.expect("the producer lives");
+        (world.consumer.unacknowledged_bytes(), world.consumer.counts().acknowledged_bytes)
+    };
+    assert_eq!(after(4_999), (held, 0));
+    assert_eq!(after(5_000), (0, held));
 }
 
 #[test]

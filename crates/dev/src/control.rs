@@ -75,7 +75,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Endpoint> {
     let (stop, mut stopping) = watch::channel(false);
     let (signalled, signals) = mpsc::channel();
     let desk = Desk { shared: Arc::clone(shared), places: Arc::new(Semaphore::new(MOST_ORDERS)) };
-    let app = router(desk, Listens::at(&[addr]), shared.env.clone());
+    let app = router(desk, Listens::at(&[addr]).without_a_name(), shared.env.clone());
     let entrance = Entrance { listener, tls: None };
     let serving = Serving {
         limits: HttpLimits::default(),

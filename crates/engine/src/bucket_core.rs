@@ -27,6 +27,7 @@ use crate::shard::{Shard, new_uuid};
 use crate::shard_guard::{HOLDERS, Holder, ShardGuard};
 use crate::snapshot_table::BucketSnapshotTable;
 use crate::tasks::Tasks;
+use crate::thread_watch::ThreadWatch;
 use crate::unreadable::Unreadables;
 use crate::value_times::ValueTimes;
 use crate::vbuckets::VBuckets;
@@ -48,11 +49,13 @@ pub struct Core {
     pub(crate) memory: MemoryAccount,
     pub(crate) settings: Arc<Settings>,
     /// The chores, and when each is due.
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) tasks: Tasks,
+    /// What was seen of its threads.
+    pub(crate) watch: ThreadWatch,
     pub(crate) value_times: ValueTimes,
     /// vBuckets with something to write.
-    pub(crate) flush: FlushQueue,
+    pub(crate) flush: Arc<FlushQueue>,
     pub(crate) disk: DiskState,
     /// vBuckets whose files cannot be read or believed.
     pub(crate) unreadable: Unreadables,
@@ -114,11 +117,13 @@ impl Core {
         }
         if !shard.flush_queued {
             shard.flush_queued = true;
-            self.flush.push(shard.vb.id(), self.env.clock.monotonic());
+            if self.flush.note(shard.vb.id(), self.env.clock.monotonic()) {
+                shard.wakes.add(Arc::clone(&self.flush) as _);
+            }
         }
         // exactly once on the way up
         if shard.unflushed() == LARGE_BACKLOG {
-            self.flush.hurry(shard.vb.id());
+            hurry_flush(self, shard);
         }
     }
 
@@ -307,6 +312,13 @@ impl Core {
     pub(crate) fn active_with(&self, vb: VbId, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.vbuckets.active(vb, Holder::FrontEnd)?;
         if shard.vb.collections().is_open(id) { Ok(shard) } else { Err(Refusal::UnknownCollection) }
+    }
+}
+
+/// Has the flusher write a vBucket first that is locked now.
+pub(crate) fn hurry_flush(core: &Core, shard: &mut Shard) {
+    if core.flush.note_urgent(shard.vb.id()) {
+        shard.wakes.add(Arc::clone(&core.flush) as _);
     }
 }
 

@@ -7,9 +7,7 @@ use base::planted::{self, Bug};
 use base::{CollectionId, Moment, ScopeId, Seqno, VbId, VbState};
 use parking_lot::{Mutex, RwLock};
 use vbucket::collections::manifest::SuccessorRefusal;
-use vbucket::{
-    Collections, DroppedCollection, Garbage, Manifest, ManifestChange, OpenCollection, OpenScope, VBucket,
-};
+use vbucket::{Collections, DroppedCollection, Garbage, Manifest, ManifestChange, OpenCollection, OpenScope};
 
 use crate::account_check::limit_free_memory;
 use crate::bucket_core::Core;
@@ -118,9 +116,12 @@ impl BucketManifest {
     }
 
     /// Has the eraser look, if something of a vBucket that took events is dropped.
-    pub(crate) fn note_dropped(&self, vb: &VBucket, keeper: &Keeper) {
-        if !vb.collections().dropped().is_empty() && !self.is_dropping.swap(true, Ordering::Relaxed) {
-            keeper.wake(ChoreId::Eraser);
+    pub(crate) fn note_dropped(&self, shard: &mut Shard, keeper: &Arc<Keeper>) {
+        if !shard.vb.collections().dropped().is_empty()
+            && !self.is_dropping.swap(true, Ordering::Relaxed)
+            && keeper.note(ChoreId::Eraser, 0)
+        {
+            shard.wakes.add(Arc::clone(keeper) as _);
         }
     }
 }
@@ -302,7 +303,7 @@ impl BucketCollections {
             return None;
         }
         let left = shard.vb.apply_manifest(manifest, change, now)?;
-        self.manifest.note_dropped(&shard.vb, &self.core.keeper);
+        self.manifest.note_dropped(shard, &self.core.keeper);
         self.core.queue_flush(shard);
         Some(left)
     }

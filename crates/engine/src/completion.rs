@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
+use crate::wakes::assert_unlocked;
+
 /// The most replicas of a chain.
 pub const MAX_REPLICAS: usize = vbucket::MAX_CHAIN - 1;
 
@@ -85,6 +87,7 @@ impl<T> Completer<T> {
             state.waker.take()
         };
         if let Some(waker) = waker {
+            assert_unlocked();
             waker.wake();
         }
     }

@@ -135,7 +135,9 @@ impl Durability {
         if *due_ns == 0 || deadline_ns < *due_ns {
             *due_ns = deadline_ns;
             self.deadlines.0.lock().push(Reverse((deadline_ns, shard.vb.id())));
-            self.core.keeper.wake_at(ChoreId::SyncWrites, deadline_ns);
+            if self.core.keeper.note(ChoreId::SyncWrites, deadline_ns) {
+                shard.wakes.add(Arc::clone(&self.core.keeper) as _);
+            }
         }
     }
 

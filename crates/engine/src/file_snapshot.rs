@@ -279,11 +279,6 @@ impl FileSnapshots<'_> {
         file.open(self.env)?.map_or(Ok(None), |(couch, vb)| couch.snapshot(vb))
     }
 
-    /// Removes a file that came, with its folder.
-    pub fn remove_incoming(&self, file: &IncomingFile) -> std::io::Result<()> {
-        file.remove(self.env)
-    }
-
     /// Ends the snapshot of a vBucket.
     pub fn release(&self, vb: VbId) -> Result<(), FileSnapshotRefusal> {
         let ended = self.table.by_vb.lock().remove(&vb);

@@ -9,9 +9,11 @@
 //! - What is in memory afterwards is what is on disk, synced: what a replica says to have, it has.
 
 use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Seqno, VbId, VbState, VbUuid};
-use kvstore::{CheckpointType, Counts, Failure, VbStateDoc};
+use kvstore::{CheckpointType, Counts, Failure, Snapshot, Values, VbStateDoc};
 
 use crate::config::BucketKind;
 use crate::file_snapshot::IncomingFile;
@@ -23,8 +25,10 @@ use crate::shard_guard::Holder;
 /// The words of [`Key::ReplicaFill`] as they are numbered.
 const DOCUMENTS: u64 = 0;
 const BY_FILE: u64 = 1;
-/// No item takes fewer bytes in memory.
-const LEAST_ITEM_BYTES: u64 = 64;
+/// What an item takes in memory beside its version: its share of a table that is about to grow.
+const SLOT_BYTES: u64 = 16;
+/// The keys of so many items of a file are measured; the others are taken for as long as these on average.
+const MEASURED_ITEMS: u64 = 4096;
 
 /// Why a vBucket does not take a file.
 #[derive(Debug)]
@@ -52,7 +56,8 @@ impl fmt::Display for FileFillFailure {
                 f.write_str("the vBucket is no replica, has changes already, or follows another history")
             }
             FileFillFailure::NoRoom => f.write_str(
-                "the keys of the file do not fit into memory below the low watermark: raise the quota of the bucket",
+                "the keys of the file, and of files that come at the same time, do not fit into memory below the low \
+                 watermark: raise the quota of the bucket",
             ),
             FileFillFailure::Refused(refusal) => write!(f, "the vBucket cannot be filled now: {refusal:?}"),
             FileFillFailure::Store(failure) => failure.fmt(f),
@@ -78,6 +83,29 @@ impl From<Refusal> for FileFillFailure {
 struct Checked {
     state: VbStateDoc,
     counts: Counts,
+    /// About what its keys and metadata take in memory.
+    key_bytes: u64,
+}
+
+/// Memory that is expected to be taken by the keys of a file that is being put in place.
+struct FillRoom<'a> {
+    expected: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl<'a> FillRoom<'a> {
+    /// Takes it, if there is as much beside what is expected already.
+    fn take(expected: &'a AtomicU64, bytes: u64, left: u64) -> Option<FillRoom<'a>> {
+        let taken = expected.fetch_add(bytes, Ordering::Relaxed);
+        let room = FillRoom { expected, bytes };
+        (taken.saturating_add(bytes) <= left).then_some(room)
+    }
+}
+
+impl Drop for FillRoom<'_> {
+    fn drop(&mut self) {
+        self.expected.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Roles {
@@ -119,12 +147,12 @@ impl Roles {
     }
 
     fn take_file(&self, vb: VbId, file: &IncomingFile) -> Result<(Seqno, u64), FileFillFailure> {
-        let Checked { state, counts } = self.check_file(vb, file)?;
+        let Checked { state, counts, key_bytes } = self.check_file(vb, file)?;
         let items = counts.documents + counts.tombstones;
         let left = self.core.memory.low_watermark_bytes().saturating_sub(self.core.memory.used_bytes());
-        if !self.core.evicts_whole() && items.saturating_mul(LEAST_ITEM_BYTES) > left {
-            return Err(FileFillFailure::NoRoom);
-        }
+        // Under full eviction what does not fit stays on disk. Until the keys are loaded, another file may come.
+        let wanted = if self.core.evicts_whole() { 0 } else { key_bytes };
+        let _room = FillRoom::take(&self.filling_bytes, wanted, left).ok_or(FileFillFailure::NoRoom)?;
         // Nothing of it may be on its way to disk, and its role stays as it is.
         let _claim = self.flushing.claim(vb)?;
         {
@@ -181,6 +209,9 @@ impl Roles {
         }
         let image = kvstore::KvStore::vbucket_file(&couch, vb)?;
         image.ok_or(FileFillFailure::NoFile)?.check()?;
+        let snapshot = kvstore::KvStore::snapshot(&couch, vb)?.ok_or(FileFillFailure::NoFile)?;
+        let items = stored.counts.documents + stored.counts.tombstones;
+        let key_bytes = items.saturating_mul(item_bytes(&*snapshot)?);
         // All prepares up to its end are on disk with it.
         let prepared = state.prepared_seqno.min(high.0);
         let state = VbStateDoc {
@@ -192,6 +223,16 @@ impl Roles {
             replication_topology: None,
             ..state
         };
-        Ok(Checked { state, counts: stored.counts })
+        Ok(Checked { state, counts: stored.counts, key_bytes })
     }
+}
+
+/// What an item without its value takes in memory on average, by the first items of a file.
+fn item_bytes(snapshot: &dyn Snapshot) -> Result<u64, Failure> {
+    let (mut items, mut bytes) = (0, 0);
+    snapshot.scan_all(Seqno(0), Values::Leave, &mut |version| {
+        (items, bytes) = (items + 1, bytes + version.allocated_bytes() as u64);
+        if items < MEASURED_ITEMS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(SLOT_BYTES + bytes.checked_div(items).unwrap_or(0))
 }

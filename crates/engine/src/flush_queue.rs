@@ -8,6 +8,8 @@ use base::VbId;
 use base::env::Clock;
 use parking_lot::{Condvar, Mutex};
 
+use crate::wakes::{Ring, assert_unlocked};
+
 /// How long changes gather while nobody waits for them, and how many vBuckets are written together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -34,6 +36,8 @@ impl Pace {
 
 /// So many vBuckets are few.
 const FEW_VBUCKETS: usize = 256;
+/// Longer than a tool waits that looks again and again whether all is written: `cbepctl drain` waits two seconds.
+const DRAINED_FOR: Duration = Duration::from_secs(5);
 /// So many changes of one vBucket gather no longer.
 pub(crate) const LARGE_BACKLOG: u64 = 20_000;
 
@@ -56,6 +60,8 @@ struct Queue {
     /// Whether the last group was an urgent one.
     was_urgent: bool,
     stopping: bool,
+    /// Until then nothing gathers, on the monotonic clock: somebody waits until all is written.
+    drained_until: Duration,
     /// Somebody asked for nothing to be written.
     is_held: bool,
     /// How many have said that they will look at what is urgent: so long the flusher is not woken for it.
@@ -126,8 +132,12 @@ pub(crate) enum Due {
 
 impl Queue {
     /// How long the oldest gathers as things are.
-    fn gather(&self, pace: Pace) -> Duration {
-        if self.waiting.len <= FEW_VBUCKETS { pace.gather_few } else { pace.gather }
+    fn gather(&self, now: Duration, pace: Pace) -> Duration {
+        match self.waiting.len {
+            _ if now < self.drained_until => Duration::ZERO,
+            0..=FEW_VBUCKETS => pace.gather_few,
+            _ => pace.gather,
+        }
     }
 
     /// Whether the oldest has gathered for long enough.
@@ -135,7 +145,7 @@ impl Queue {
         match (self.waiting.front(), due) {
             (None, _) => false,
             (Some(_), Due::Now) => true,
-            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(since) >= self.gather(pace),
+            (Some((since, _)), Due::Gathered(now)) => now.saturating_sub(since) >= self.gather(now, pace),
         }
     }
 }
@@ -165,15 +175,29 @@ impl FlushQueue {
 
     /// Something of `vb` is to be written since `now`.
     pub(crate) fn push(&self, vb: VbId, now: Duration) {
+        if self.note(vb, now) {
+            self.ring();
+        }
+    }
+
+    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    #[must_use]
+    pub(crate) fn note(&self, vb: VbId, now: Duration) -> bool {
         let mut queue = self.queue.lock();
         queue.waiting.push(vb, now);
-        if queue.waiting.len == 1 {
-            self.wake.notify_one();
-        }
+        queue.waiting.len == 1
     }
 
     /// Somebody waits for this vBucket, or it has much to write: it goes first, and gathers no longer.
     pub(crate) fn hurry(&self, vb: VbId) {
+        if self.note_urgent(vb) {
+            self.ring();
+        }
+    }
+
+    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    #[must_use]
+    pub(crate) fn note_urgent(&self, vb: VbId) -> bool {
         let mut queue = self.queue.lock();
         // Many may wait for the same one; it stands here once, so there are never more than vBuckets.
         let at = usize::from(vb.0);
@@ -181,12 +205,10 @@ impl FlushQueue {
             queue.is_urgent.resize(at + 1, false);
         }
         if std::mem::replace(&mut queue.is_urgent[at], true) {
-            return;
+            return false;
         }
         queue.urgent.push_back(vb);
-        if queue.urgent.len() == 1 && queue.inline_flushes == 0 {
-            self.wake.notify_one();
-        }
+        queue.urgent.len() == 1 && queue.inline_flushes == 0
     }
 
     /// Somebody will look at what is urgent, and say so with [`FlushQueue::stand_down`], within microseconds: until then
@@ -224,6 +246,12 @@ impl FlushQueue {
     /// There is memory again.
     pub(crate) fn hurry_no_longer(&self) {
         self.is_hurried.store(false, Ordering::Relaxed);
+    }
+
+    /// Somebody waits until all is written: for [`DRAINED_FOR`] from now on nothing gathers.
+    pub(crate) fn drain(&self, now: Duration) {
+        self.queue.lock().drained_until = now + DRAINED_FOR;
+        self.wake.notify_one();
     }
 
     /// How long changes gather now.
@@ -278,7 +306,7 @@ impl FlushQueue {
             match queue.waiting.front() {
                 None => self.wake.wait(&mut queue),
                 Some((since, _)) => {
-                    let left = queue.gather(pace).saturating_sub(now.saturating_sub(since));
+                    let left = queue.gather(now, pace).saturating_sub(now.saturating_sub(since));
                     self.wake.wait_for(&mut queue, left);
                 }
             }
@@ -308,6 +336,14 @@ impl FlushQueue {
     pub(crate) fn stop(&self) {
         self.queue.lock().stopping = true;
         self.wake.notify_all();
+    }
+}
+
+impl Ring for FlushQueue {
+    /// The flusher looks at what is queued, under its lock, before it waits: it has seen it, or waits by now.
+    fn ring(&self) {
+        assert_unlocked();
+        self.wake.notify_one();
     }
 }
 
@@ -358,6 +394,20 @@ mod tests {
         assert_eq!(take(&queue, Due::Gathered(Duration::ZERO)).len(), 128);
         queue.hurry_no_longer();
         assert!(take(&queue, Due::Gathered(Duration::ZERO)).is_empty());
+    }
+
+    #[test]
+    fn nothing_gathers_while_a_client_waits_until_all_is_written() {
+        let queue = FlushQueue::new(Pace::JOURNAL);
+        let at = |ms| Due::Gathered(Duration::from_millis(ms));
+        queue.push(VbId(1), Duration::from_millis(1_000));
+        assert!(take(&queue, at(1_100)).is_empty());
+        queue.drain(Duration::from_millis(1_100));
+        assert_eq!(take(&queue, at(1_100)), [1]);
+        queue.push(VbId(2), Duration::from_millis(6_099));
+        assert_eq!(take(&queue, at(6_099)), [2]);
+        queue.push(VbId(3), Duration::from_millis(6_100));
+        assert!(take(&queue, at(6_101)).is_empty(), "it waits no longer");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use kvstore::{CheckpointType, FailoverEntry, SaveBatch, VbStateDoc};
 use parking_lot::Mutex;
 use vbucket::{FlushBatch, Pressure, RangeLimit, Removed, SnapshotKind};
 
-use crate::bucket_core::Core;
+use crate::bucket_core::{Core, hurry_flush};
 use crate::bucket_snapshot::BucketSnapshots;
 use crate::checkpoint_recovery::Checkpoints;
 use crate::claims::Claims;
@@ -100,6 +100,11 @@ impl Flushing {
     /// Lets the flusher write nothing, or go on; what it has begun is finished. For tests of clients.
     pub fn hold_flusher(&self, is_held: bool) {
         self.core.flush.hold(is_held);
+    }
+
+    /// A client waits until all is written: for some seconds the flusher lets nothing gather.
+    pub fn drain(&self) {
+        self.core.flush.drain(self.core.env.clock.monotonic());
     }
 
     /// Writes everything that is queued now. False if the disk refused something: a vBucket that cannot be saved keeps
@@ -195,7 +200,7 @@ impl Flushing {
         if shard.vb.persisted_seqno() >= through {
             // Wanted after this step has looked: the next one keeps it, before anything behind it is saved.
             self.core.queue_flush(&mut shard);
-            self.core.flush.hurry(vb);
+            hurry_flush(&self.core, &mut shard);
             return None;
         }
         let limit = RangeLimit::items(self.core.config.flush_batch_items as u64).through(through);
@@ -230,7 +235,7 @@ impl Flushing {
                 self.core.queue_flush(&mut shard);
             }
             if shard.unflushed() > LARGE_BACKLOG || shard.wanted_snapshot.is_some() {
-                self.core.flush.hurry(batch.id);
+                hurry_flush(&self.core, &mut shard);
             }
             (removed, has_more)
         };
@@ -248,7 +253,7 @@ impl Flushing {
         shard.vb.flush_failed();
         self.core.queue_flush(&mut shard);
         // It has waited already.
-        self.core.flush.hurry(batch.id);
+        hurry_flush(&self.core, &mut shard);
     }
 
     /// What became of each batch, and the moments from which and until which the store worked.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use base::VbId;
 use parking_lot::Mutex;
 
+use crate::wakes::{Ring, assert_unlocked};
+
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
 
@@ -27,8 +29,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower of so many vBuckets. `wake` is called from any thread, under a vBucket's lock, when something is
-    /// marked for the first time since the last look: it must be short and take no lock that is held while marking.
+    /// A follower of so many vBuckets. `wake` is called from any thread, under no vBucket's lock, when something was
+    /// marked for the first time since the last look: it must be short.
     pub fn new(vbuckets: u16, wake: impl Fn() + Send + Sync + 'static) -> Arc<Follower> {
         let words = (0..usize::from(vbuckets).div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Follower {
@@ -53,15 +55,20 @@ impl Follower {
         self.listed.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Notes that a vBucket has something.
+    /// Notes that a vBucket has something, and wakes.
     pub fn mark(&self, vb: VbId) {
+        if self.note(vb) {
+            self.ring();
+        }
+    }
+
+    /// Notes that a vBucket has something. Whether it is to be woken: soon, since others that note something rely on it.
+    #[must_use]
+    pub(crate) fn note(&self, vb: VbId) -> bool {
         let (word, bit) = (usize::from(vb.0) / BITS, 1 << (usize::from(vb.0) % BITS));
         // Whoever looks sees the bit if it sees that something is marked.
-        if self.words[word].fetch_or(bit, Ordering::AcqRel) & bit == 0
+        self.words[word].fetch_or(bit, Ordering::AcqRel) & bit == 0
             && !self.is_marked.swap(true, Ordering::AcqRel)
-        {
-            (self.wake)();
-        }
     }
 
     /// Whether something was marked since the last look.
@@ -82,6 +89,13 @@ impl Follower {
                 bits &= bits - 1;
             }
         }
+    }
+}
+
+impl Ring for Follower {
+    fn ring(&self) {
+        assert_unlocked();
+        (self.wake)();
     }
 }
 

@@ -7,6 +7,7 @@ use base::env::Clock;
 use parking_lot::{Condvar, Mutex};
 
 use crate::tasks::{TaskClock, TaskKind, TaskStats};
+use crate::wakes::{Ring, assert_unlocked};
 
 /// The longest a step works before it lets others run.
 pub const TIME_SLICE: Duration = Duration::from_millis(25);
@@ -118,22 +119,17 @@ impl Keeper {
         }
     }
 
-    /// Makes a chore due at a monotonic time, if it is not due before. Cheap then.
-    pub(crate) fn wake_at(&self, chore: ChoreId, at_ns: u64) {
-        if self.posts[chore as usize].due_ns.fetch_min(at_ns, Ordering::Relaxed) > at_ns {
-            self.ring();
-        }
+    /// Makes a chore due at a monotonic time, if it is not due before; for those who hold a vBucket's lock. Whether the
+    /// keeper is to be woken when that is released.
+    #[must_use]
+    pub(crate) fn note(&self, chore: ChoreId, at_ns: u64) -> bool {
+        self.posts[chore as usize].due_ns.fetch_min(at_ns, Ordering::Relaxed) > at_ns
     }
 
     /// Makes all chores due now.
     pub(crate) fn wake_all(&self) {
         self.posts.iter().for_each(|post| post.due_ns.store(0, Ordering::Relaxed));
         self.ring();
-    }
-
-    pub(crate) fn ring(&self) {
-        *self.is_woken.lock() = true;
-        self.wake.notify_all();
     }
 
     /// What each chore did so far.
@@ -143,7 +139,20 @@ impl Keeper {
         })
     }
 
+    /// The clock of each chore, with its name and what it does.
+    pub(crate) fn clocks(&self) -> impl Iterator<Item = (&TaskClock, &'static str, &'static str)> {
+        std::iter::zip(&self.posts, CHORES).map(|(post, (name, does))| (&post.clock, *name, *does))
+    }
+
     pub(crate) fn earliest_ns(&self) -> u64 {
         self.posts.iter().map(|post| post.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Ring for Keeper {
+    fn ring(&self) {
+        assert_unlocked();
+        *self.is_woken.lock() = true;
+        self.wake.notify_all();
     }
 }

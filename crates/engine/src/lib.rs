@@ -3,6 +3,7 @@
 mod account_check;
 mod as_configured;
 mod backfill;
+mod blocked;
 mod bucket;
 mod bucket_core;
 mod bucket_snapshot;
@@ -86,6 +87,7 @@ mod subdocument;
 mod sync_waiters;
 mod task_stats;
 mod tasks;
+mod thread_watch;
 mod tombstone_purger;
 mod topology;
 mod traffic;
@@ -96,6 +98,7 @@ mod value_times;
 mod vb_stats;
 mod vbuckets;
 mod victims;
+mod wakes;
 mod warmup;
 mod whole;
 mod with_meta;
@@ -104,6 +107,7 @@ mod writer;
 
 pub use account_check::AccountFigures;
 pub use backfill::{Backfill, BackfillReading, BackfillScope, Backfilled, Backfills, Frames, WriteChanges};
+pub use blocked::{blocked_threads, tell_blocked};
 pub use bucket::Bucket;
 pub use bucket_core::{Core, admit_log, moved_to};
 pub use bucket_snapshot::{
@@ -174,6 +178,7 @@ pub use stream::{
 pub use sync_waiters::{DEFAULT_SYNC_WRITE_TIMEOUT, Durable, SyncOutcome};
 pub use task_stats::{StoreTimes, task_stats};
 pub use tasks::{TaskKind, TaskStats};
+pub use thread_watch::Blocked;
 pub use tombstone_purger::{PurgeStats, Tombstones};
 pub use topology::topology_from_json;
 pub use traffic::Traffic;

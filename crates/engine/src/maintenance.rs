@@ -12,6 +12,7 @@ use crate::bucket_core::Core;
 use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
 use crate::replica::Replicas;
 use crate::tasks::TaskStats;
+use crate::wakes::Ring;
 
 /// When it is told to end, so that what it has begun ends in time, too.
 const END_AFTER: Duration = Duration::from_millis(22);

@@ -36,7 +36,7 @@ use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Flushing;
 use crate::history::history_retention;
 use crate::identity::{self, Identity};
-use crate::keeper::{ChoreId, Keeper};
+use crate::keeper::ChoreId;
 use crate::loader::Loading;
 use crate::maintenance::{Maintenance, bound};
 use crate::manifest_file;
@@ -55,11 +55,13 @@ use crate::starts::{StartNote, Starts};
 use crate::stream::Streams;
 use crate::sync_waiters::SyncWaiters;
 use crate::tasks::Tasks;
+use crate::thread_watch::ThreadWatch;
 use crate::tombstone_purger::{TombstonePurger, Tombstones};
 use crate::traffic::Traffic;
 use crate::unreadable::Unreadables;
 use crate::value_times::ValueTimes;
 use crate::vbuckets::VBuckets;
+use crate::wakes::Wakes;
 
 /// A vBucket without documents, with a history of its own.
 fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &Env) -> Shard {
@@ -81,6 +83,7 @@ fn empty_shard(id: VbId, config: &BucketConfig, context: &BucketContext, env: &E
         ops: OpCounts::default(),
         collection_ops_before: BTreeMap::new(),
         sync_waiters: SyncWaiters::default(),
+        wakes: Wakes::default(),
     }
 }
 
@@ -134,13 +137,14 @@ impl Bucket {
         let core = Arc::new(Core {
             memory: MemoryAccount::new(settings.clone(), context.heap.clone()),
             settings,
-            keeper: Keeper::default(),
+            keeper: Arc::default(),
             tasks: Tasks::new(&env.clock),
+            watch: ThreadWatch::default(),
             value_times: ValueTimes::new(&env.clock),
             vbuckets: VBuckets::new(shards, &env.clock),
             uuid: identity.uuid.clone(),
             context,
-            flush: FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES }),
+            flush: Arc::new(FlushQueue::new(if store.is_journaled() { Pace::JOURNAL } else { Pace::FILES })),
             disk: DiskState::default(),
             store,
             unreadable: Unreadables::default(),

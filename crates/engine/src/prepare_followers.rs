@@ -29,9 +29,11 @@ impl Durability {
 
 impl Shard {
     /// Tells those who acknowledge prepares that there are safer ones.
-    pub(crate) fn tell_prepare_followers(&self) {
+    pub(crate) fn tell_prepare_followers(&mut self) {
         for follower in &self.prepare_followers {
-            follower.mark(self.vb.id());
+            if follower.note(self.vb.id()) {
+                self.wakes.add(Arc::clone(follower) as _);
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ pub enum Refusal {
     NotFound,
     /// The document exists already, or has another CAS.
     Exists,
+    /// The document has the same metadata as the change, and another value, which wins over that of the change.
+    TieLost,
     /// The document is locked by somebody else.
     Locked,
     /// The document is not locked.
@@ -63,7 +65,8 @@ impl From<vbucket::Refusal> for Refusal {
             vbucket::Refusal::NotFound => Refusal::NotFound,
             vbucket::Refusal::Exists | vbucket::Refusal::CasMismatch => Refusal::Exists,
             vbucket::Refusal::Locked => Refusal::Locked,
-            vbucket::Refusal::Changed => Refusal::Busy,
+            vbucket::Refusal::Changed | vbucket::Refusal::NeedsTieBreak => Refusal::Busy,
+            vbucket::Refusal::TieLost => Refusal::TieLost,
             vbucket::Refusal::Unknown => Refusal::NotResident,
             vbucket::Refusal::SyncWriteInProgress => Refusal::SyncWriteInProgress,
             vbucket::Refusal::ReCommitInProgress => Refusal::ReCommitInProgress,

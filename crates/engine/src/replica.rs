@@ -16,7 +16,7 @@ use vbucket::{
     VBucket,
 };
 
-use crate::bucket_core::Core;
+use crate::bucket_core::{Core, hurry_flush};
 use crate::checkpoint_recovery::Checkpoints;
 use crate::collections::BucketCollections;
 use crate::completion::{Completer, Completion, completion};
@@ -310,11 +310,11 @@ impl Replicas {
                     applied.note(&shard.vb, garbage.len());
                     if !garbage.is_empty() {
                         self.core.queue_flush(&mut shard);
-                        self.collections.manifest.note_dropped(&shard.vb, &self.core.keeper);
+                        self.collections.manifest.note_dropped(&mut shard, &self.core.keeper);
                     }
                     // Somebody waits for the acknowledgement.
                     if shard.unflushed() > LARGE_BACKLOG || shard.vb.sync_writes().prepares_wait_for_disk() {
-                        self.core.flush.hurry(stream.vb);
+                        hurry_flush(&self.core, &mut shard);
                     }
                     refused.map(|(refusal, change)| (refusal, Some(change)))
                 }

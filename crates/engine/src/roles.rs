@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use base::planted::{self, Bug};
 use base::{Seqno, VbId, VbState};
@@ -34,6 +34,8 @@ pub struct Roles {
     pub(crate) parked: PersistenceWaiters,
     /// Whether clients are to try again later, since all documents are being removed.
     pub(crate) is_emptying: AtomicBool,
+    /// Bytes that the keys of files are expected to take that are being put in place.
+    pub(crate) filling_bytes: AtomicU64,
 }
 
 impl Roles {
@@ -54,6 +56,7 @@ impl Roles {
             loading: Arc::clone(loading),
             parked: PersistenceWaiters::default(),
             is_emptying: AtomicBool::new(false),
+            filling_bytes: AtomicU64::new(0),
         }
     }
 

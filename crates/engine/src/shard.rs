@@ -12,6 +12,7 @@ use crate::counters::OpCounts;
 use crate::follower::Follower;
 use crate::snapshot_table::WantedSnapshot;
 use crate::sync_waiters::SyncWaiters;
+use crate::wakes::Wakes;
 
 /// A producer's acceptance to send a vBucket's changes. It is void once another stream of the vBucket is accepted,
 /// or the vBucket gets another role or another content.
@@ -56,6 +57,8 @@ pub(crate) struct Shard {
     pub(crate) collection_ops_before: BTreeMap<CollectionId, CollectionOps>,
     /// Who waits for prepares.
     pub(crate) sync_waiters: SyncWaiters,
+    /// Who is woken when the lock is released.
+    pub(crate) wakes: Wakes,
 }
 
 impl Shard {
@@ -91,9 +94,11 @@ impl Shard {
     }
 
     /// Tells those who follow that something happened.
-    pub(crate) fn tell_followers(&self) {
+    pub(crate) fn tell_followers(&mut self) {
         for follower in &self.followers {
-            follower.mark(self.vb.id());
+            if follower.note(self.vb.id()) {
+                self.wakes.add(Arc::clone(follower) as _);
+            }
         }
     }
 

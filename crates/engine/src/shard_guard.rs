@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::change_marks::ChangeMarks;
 use crate::shard::Shard;
+use crate::wakes::{self, Wakes};
 
 /// Who holds a vBucket's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,8 +186,10 @@ pub(crate) struct ShardGuard<'a> {
     /// Noted there before the first change: a look that takes the mark waits for this lock then, and sees all changes.
     marks: &'a ChangeMarks,
     is_marked: bool,
-    /// Dropped after the lock is released.
+    /// Dropped after the lock is released,
     _timing: Option<Timing<'a>>,
+    /// and these after that: they are no part of the hold.
+    wakes: Wakes,
 }
 
 struct Timing<'a> {
@@ -209,8 +212,9 @@ impl<'a> ShardGuard<'a> {
             shard.held = shard.held.wrapping_add(1);
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
+        wakes::note_locked();
         let timing = if is_timed { Some(Timing::begin(times, clock, holder)) } else { None };
-        ShardGuard { shard, marks, is_marked: false, _timing: timing }
+        ShardGuard { shard, marks, is_marked: false, _timing: timing, wakes: Wakes::default() }
     }
 }
 
@@ -225,6 +229,16 @@ impl Drop for Timing<'_> {
     #[cold]
     fn drop(&mut self) {
         self.locks.note(self.holder, self.clock.monotonic_ns().saturating_sub(self.since_ns));
+    }
+}
+
+impl Drop for ShardGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        wakes::note_unlocked();
+        if !self.shard.wakes.is_empty() {
+            self.wakes = std::mem::take(&mut self.shard.wakes);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::env::Clock;
+use base::env::{Clock, StepMarks};
 use base::{Histogram, HistogramCounts};
 
 use crate::progress::Progress;
@@ -78,6 +78,8 @@ pub(crate) struct TaskClock {
     previous_ns: AtomicU64,
     pub(crate) wait: Histogram,
     run: Histogram,
+    /// What its threads do.
+    pub(crate) marks: StepMarks,
 }
 
 impl TaskClock {
@@ -100,7 +102,7 @@ impl TaskClock {
         }
         self.started_ns.store(started_ns, Ordering::Relaxed);
         self.running.fetch_add(1, Ordering::Relaxed);
-        let done = step();
+        let done = self.marks.run(step);
         self.running.fetch_sub(1, Ordering::Relaxed);
         let took_ns = clock.monotonic_ns().saturating_sub(started_ns);
         if did_something(&done) {

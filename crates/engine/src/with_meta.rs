@@ -2,13 +2,14 @@
 
 use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta, limits};
 use subdoc::exec::Late;
-use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
+use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, TieBreak, WithMeta};
 
 use crate::bucket_core::active_for_change;
 use crate::documents::Documents;
 use crate::mutated::Mutated;
 use crate::refusal::Refusal;
 use crate::settings::Key;
+use crate::whole::Whole;
 use crate::{value, write};
 
 /// A change that brings its own metadata.
@@ -34,8 +35,8 @@ pub struct WithMetaRequest<'a> {
 }
 
 impl Documents {
-    /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`.
-    /// It is never a sync write, as in the field.
+    /// Applies a change that brings its own metadata; one that loses the conflict is refused as `Exists`, or as `TieLost`
+    /// if only the values decided. It is never a sync write, as in the field.
     pub fn apply_with_meta(
         &self,
         vb: VbId,
@@ -49,15 +50,36 @@ impl Documents {
             return Err(Refusal::Invalid);
         }
         let is_replaced = replaces_cas(self, request, now)?;
+        // Nearly every change is decided by its metadata, so that values are compared only when one was not.
+        let mut tied_with = None;
         for _ in 0..write::MAX_TRIES {
             let kept = kept_attributes(self, vb, request, now)?;
-            match apply_with(self, vb, request, kept, is_replaced, now) {
-                Err(Refusal::Busy) => {}
+            match apply_with(self, vb, request, kept, tied_with.as_ref(), is_replaced, now) {
+                Err(Refusal::Busy) => tied_with = tied(self, vb, request, now)?,
                 applied => return applied,
             }
         }
         Err(Refusal::Busy)
     }
+}
+
+/// The version with the CAS and the revision of a change, if there is one. Refused if its value is not in memory.
+fn tied(
+    documents: &Documents,
+    vb: VbId,
+    request: &WithMetaRequest<'_>,
+    now: Moment,
+) -> Result<Option<Whole>, Refusal> {
+    let present = documents.peek_as_is(vb, request.key, now)?.map(|seen| seen.version);
+    let rank = |meta: &VersionMeta| (meta.cas, meta.rev_seqno);
+    present.filter(|version| rank(&version.meta()) == rank(&request.meta)).map(Whole::of).transpose()
+}
+
+/// How a new version compares with a present one, by their values.
+fn tie_break(new: &NewVersion, present: &Whole) -> Result<TieBreak, Refusal> {
+    let (meta, of_present) = (new.meta(), present.meta());
+    let plain = value::plain_of(new.value(), meta.datatype)?;
+    Ok(TieBreak::between((&meta, &plain), (&of_present, &value::plain(present)?)))
 }
 
 /// The system xattrs of what is deleted without a value, which the tombstone keeps as in the original, and the CAS of that
@@ -89,6 +111,7 @@ fn apply_with(
     vb: VbId,
     request: &WithMetaRequest<'_>,
     kept: Option<(Vec<u8>, Cas)>,
+    tied_with: Option<&Whole>,
     is_replaced: bool,
     now: Moment,
 ) -> Result<Mutated, Refusal> {
@@ -109,7 +132,9 @@ fn apply_with(
     let new = NewVersion::new(&documents.core.context.heap, meta, request.key, &[&bytes]);
     documents.admit_long(&new)?;
     let hash = documents.core.hash(request.key);
+    let tie_break = tied_with.map(|present| tie_break(&new, present)).transpose()?;
     let mut change = WithMeta {
+        tie_break,
         new,
         existence: if request.add { Existence::Absent } else { Existence::Any },
         expected: request.expected,

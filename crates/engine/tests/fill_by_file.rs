@@ -222,21 +222,59 @@ fn a_file_that_is_not_that_of_the_history_is_not_used() {
     arrive(&world, &env, &bytes);
     assert!(matches!(fill(&world), Err(FileFillFailure::Changed)), "another history");
     assert_eq!(stats(&world).1, 0);
-    let (env, handles) = Env::sim(9);
-    let world = replica(env.clone(), handles, stores::journaled, &source);
-    // A bit in the middle: of a node or a body.
-    for at in [bytes.len() / 3, bytes.len() / 2, bytes.len() * 2 / 3] {
+    let expected = content(&*stores::journaled(&source.env));
+    // The value that was written last is there: only who reads all of the file sees that it is damaged.
+    let value = bytes.windows(6).rposition(|text| text == b"value ").expect("it begins as it is");
+    // Bits in the middle: of a node or a body.
+    for at in [bytes.len() / 3, bytes.len() / 2, bytes.len() * 2 / 3, value] {
+        let (env, handles) = Env::sim(9);
+        let world = replica(env.clone(), handles, stores::journaled, &source);
         let mut flipped = bytes.clone();
         flipped[at] ^= 4;
         arrive(&world, &env, &flipped);
         let outcome = fill(&world);
+        if outcome.is_err() {
+            // It was seen before anything of the vBucket changed: it is dead if its file is found out later.
+            assert_eq!(stats(&world), (VbState::Replica, 0, 0, 0, 0), "{outcome:?}");
+            continue;
+        }
+        assert_ne!(at, value, "a damaged value is refused");
         // Some bytes belong to nodes that later ones replaced.
-        assert!(outcome.is_ok() || stats(&world).1 == 0, "{outcome:?}");
-        if outcome.is_ok() {
-            check_filled(&world, &source);
-            return;
+        check_filled(&world, &source);
+        assert_eq!(content(&*stores::journaled(&env)), expected);
+    }
+}
+
+#[test]
+fn a_file_that_was_not_taken_is_on_record_no_more_when_it_is_removed() {
+    let source = source(stores::journaled);
+    let bytes = image(&source);
+    let mut failed = 0;
+    for on in [On::Changes, On::Kind(Call::Sync)] {
+        for nth in 1.. {
+            let (env, handles) = Env::sim(13);
+            let world = replica(env.clone(), handles, stores::journaled, &source);
+            arrive(&world, &env, &bytes);
+            world.handles.disk.plan(Fault::once(on, nth, Effect::IO_ERROR));
+            let outcome = fill(&world);
+            let was_struck = world.handles.disk.was_struck();
+            world.handles.disk.heal();
+            // The filer looks before anything is saved; then the process is killed.
+            (0..3).for_each(|_| {
+                let _ = world.bucket.flushing().file_step();
+            });
+            let World { env, handles, bucket } = world;
+            drop(bucket);
+            let again = stores::open(env, handles, stores::journaled, |_| {});
+            let unreadable = again.bucket.unreadable();
+            assert!(unreadable.is_empty(), "{on:?} {nth}: {outcome:?}, {unreadable:?}");
+            failed += u32::from(outcome.is_err());
+            if !was_struck {
+                break;
+            }
         }
     }
+    assert!(failed > 3, "{failed}");
 }
 
 #[test]

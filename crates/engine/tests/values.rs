@@ -2,9 +2,15 @@
 
 mod common;
 
+use std::time::Duration;
+
+use base::env::{DiskCall, marked};
 use base::{Cas, Datatype, ItemKind, NewVersion, RevSeqno, VbState, VersionMeta};
 use common::{VB, Watched, doc};
-use engine::{ByChance, End, Fetched, Progress, Refusal, StoreMode, StoreRequest, WithMetaRequest};
+use engine::{
+    ByChance, End, Fetched, Progress, Refusal, StoreMode, StoreRequest, WithMetaRequest, blocked_threads,
+    tell_blocked,
+};
 
 #[test]
 fn an_evicted_value_comes_back_and_the_account_is_right() {
@@ -103,6 +109,37 @@ fn during_the_read(
     let got = world.get("k");
     world.check_account();
     (world, got)
+}
+
+#[test]
+fn a_read_that_does_not_go_on_is_told_with_what_it_waits_for() {
+    let world = Watched::new(30);
+    world.set_evicted("k", "v");
+    let fetch = world.bucket.fetching().fetch(VB, doc("k")).expect("few wait");
+    let (bucket, clock) = (world.bucket.clone(), world.handles.clock.clone());
+    // The hook runs in the fetcher's step.
+    *world.spy.after_read.lock() = Some(Box::new(move || {
+        let look = |seconds: u64| {
+            let mut blocked = Vec::new();
+            for _ in 0..=seconds / 5 {
+                blocked = blocked_threads(&bucket);
+                tell_blocked(&bucket, &blocked);
+                clock.advance(Duration::from_secs(5));
+            }
+            blocked.into_iter().map(|one| (one.task, one.call, one.for_s)).collect::<Vec<_>>()
+        };
+        assert_eq!(look(25), []);
+        assert_eq!(look(5), [("fetcher", None, 35)]);
+        marked(DiskCall::Read, || {
+            assert_eq!(look(5), [], "a call began");
+            assert_eq!(look(5), [("fetcher", Some(DiskCall::Read), 15)]);
+        });
+        assert_eq!(look(5), []);
+    }));
+    assert_eq!(world.bucket.fetching().fetch_step(), Progress::Worked);
+    assert!(matches!(fetch.try_take(), Some(Fetched::Look(None))));
+    world.handles.clock.advance(Duration::from_secs(100));
+    assert_eq!(blocked_threads(&world.bucket), []);
 }
 
 #[test]

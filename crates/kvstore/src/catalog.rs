@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::VbId;
+use base::encryption::is_unknown_key;
 use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 use parking_lot::Mutex;
@@ -108,7 +109,9 @@ pub fn find(disk: &dyn Disk, dir: &Path) -> Result<Found, Failure> {
 /// The same, and the sequence that each sound copy has reached.
 fn find_both(disk: &dyn Disk, dir: &Path) -> Result<(Found, u64), Failure> {
     let [copy, main] = NAMES.map(|name| read(disk, &dir.join(name)));
-    let (copy, main) = (copy?, main?);
+    let copy = beside(copy, &main);
+    let main = beside(main, &copy)?;
+    let copy = copy?;
     let sound = [&copy, &main].into_iter().flatten().flatten();
     let reached = sound.map(|contents| contents.sequence).min().unwrap_or(0);
     Ok((found_in(dir, copy, main), reached))
@@ -116,6 +119,17 @@ fn find_both(disk: &dyn Disk, dir: &Path) -> Result<(Found, u64), Failure> {
 
 /// One copy, if there is one, or what is wrong with it.
 type OneCopy = Option<Result<Contents, String>>;
+
+/// A copy under a key that the folder does not have counts as damaged beside a sound one: with the next write both are under
+/// the present key. If neither can be read, it is the key that is missing, and nothing may take their place.
+fn beside(one: Result<OneCopy, Failure>, other: &Result<OneCopy, Failure>) -> Result<OneCopy, Failure> {
+    match (one, other) {
+        (Err(Failure::Disk { source, .. }), Ok(Some(Ok(_)))) if is_unknown_key(&source) => {
+            Ok(Some(Err(format!("it cannot be read: {source}"))))
+        }
+        (one, _) => one,
+    }
+}
 
 fn found_in(dir: &Path, copy: OneCopy, main: OneCopy) -> Found {
     let said = |name: usize, copy: &Result<Contents, String>| {

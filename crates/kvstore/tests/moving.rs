@@ -305,6 +305,33 @@ fn a_power_loss_at_any_step_loses_nothing() {
     }
 }
 
+/// Without room for it no copy of a vBucket begins, and what is saved meanwhile is saved.
+#[test]
+fn a_copy_waits_for_room() {
+    for backend in BOTH {
+        let (_, handles) = Env::sim(3);
+        let mut world = filled(&handles, backend, 3);
+        handles.disk.set_free(64 << 20);
+        world.store.begin(other(backend)).expect("it begins");
+        let mut refused = 0;
+        for _ in 0..20 {
+            match world.store.step() {
+                Err(failure) if failure.is_disk_full() => refused += 1,
+                Ok(MoveStep::Worked) if refused == 0 => {}
+                step => panic!("{step:?}"),
+            }
+            assert!(world.save(0, 2));
+        }
+        let progress = world.store.progress().expect("it is under way");
+        assert_eq!((progress.items, progress.vbuckets), (0, 1), "what is stored nowhere needs no room");
+        assert!(progress.failure.is_some_and(|why| why.contains("the move goes on when there are")));
+        world.check("without room");
+        handles.disk.set_free(65 << 20);
+        assert!(world.move_beside(false));
+        world.check("with room");
+    }
+}
+
 /// Calls fail once, or for a while, or there is no room: it is tried again until it is over, and no save is lost.
 #[test]
 fn calls_that_fail_are_tried_again() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::sim::{Call, Effect, Fault, On, SimHandles};
 use base::env::{Disk, Env, OpenMode};
 use base::{DocKey, VbId, VbState};
@@ -144,6 +145,39 @@ fn a_list_that_lacks_commits_is_refused_after_a_clean_stop() {
     expect_refused(&env, &handles, "it does not list vBucket 0");
     put(&*env.disk, &newer);
     expect_value(&open(&env).expect("the catalog is the newer one"), 2);
+}
+
+/// A copy under a key that the folder does not have costs no more than a damaged one; if that is so of both, nothing is served
+/// and nothing takes their place.
+#[test]
+fn a_copy_under_an_unknown_key_is_written_again_from_the_other_one() {
+    let (plain, handles) = Env::sim(1);
+    let env = EncryptedDisk::env(&plain, DataKeys::ephemeral(&plain));
+    let elsewhere = EncryptedDisk::env(&plain, DataKeys::ephemeral(&plain));
+    let store = open(&env).expect("no fault is planned");
+    save_all(&store, 1);
+    store.close().expect("no fault is planned");
+    drop(store);
+    let spoil = |name: &str| {
+        let path = Path::new(DIR).join(name);
+        plain.disk.remove_file(&path).expect("it is there");
+        put(&*elsewhere.disk, &BTreeMap::from([(path, b"of another time".to_vec())]));
+    };
+    for name in COPIES {
+        spoil(name);
+        let told = checked(&env);
+        assert!(told.contains("one of its two copies") && told.contains("the key"), "{name}: {told}");
+        let store = open(&env).expect("the other copy is whole");
+        expect_value(&store, 1);
+        store.close().expect("no fault is planned");
+        drop(store);
+        assert_eq!(checked(&env), "", "{name}");
+    }
+    COPIES.into_iter().for_each(spoil);
+    let before = contents(&handles);
+    let failure = open(&env).err().expect("neither can be read").to_string();
+    assert!(failure.contains("encryption-keys"), "{failure}");
+    assert_eq!(contents(&handles), before, "nothing is removed or changed");
 }
 
 fn sealed(text: &str) -> Vec<u8> {

@@ -5,7 +5,7 @@
 mod changes;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::cluster::Fence;
@@ -45,6 +45,8 @@ pub struct Accounts {
     /// The moment of the node's monotonic clock from which on the users of the cluster may have changed unnoticed; 0 if
     /// they never were the cluster's.
     followed_ns: AtomicU64,
+    /// Whether the users of the cluster have not been read since the start; changed under the lock of `kept`.
+    is_unread: AtomicBool,
 }
 
 impl Accounts {
@@ -57,6 +59,7 @@ impl Accounts {
             offer: PresentOffer::default(),
             node_logins: Arc::default(),
             followed_ns: AtomicU64::new(0),
+            is_unread: AtomicBool::new(false),
         }
     }
 
@@ -84,6 +87,12 @@ impl Accounts {
     #[inline]
     pub fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// Whether this is a member of a cluster that has not read the cluster's users since its start: it cannot know whether a
+    /// user is one that it does not find, nor what the password of such a user is (record 0221).
+    pub fn awaits_users(&self) -> bool {
+        self.is_unread.load(Ordering::SeqCst)
     }
 
     /// The users of the cluster were read by a request that was sent at this moment of the node's monotonic clock.

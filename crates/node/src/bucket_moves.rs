@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::RateLimit;
@@ -18,6 +19,8 @@ pub(crate) struct BucketMove {
     pub(crate) movable: Arc<Movable>,
     is_stopping: Mutex<bool>,
     wake: Condvar,
+    /// Threads that move it: one that ends may be there beside the next one.
+    movers: AtomicUsize,
     pub(crate) told_of_failure: RateLimit,
     /// Why a move that is wanted did not begin, and when that was tried.
     refused: Mutex<Option<(String, Duration)>>,
@@ -45,6 +48,7 @@ impl BucketMoves {
             movable,
             is_stopping: Mutex::default(),
             wake: Condvar::new(),
+            movers: AtomicUsize::new(0),
             told_of_failure,
             refused: Mutex::default(),
             last: Mutex::default(),
@@ -74,7 +78,32 @@ impl BucketMoves {
     }
 }
 
+/// A thread that moves a bucket, or is to be started for that.
+pub(crate) struct Mover(Arc<BucketMove>);
+
+impl Mover {
+    pub(crate) fn of(found: &Arc<BucketMove>) -> Mover {
+        found.movers.fetch_add(1, Ordering::Relaxed);
+        Mover(Arc::clone(found))
+    }
+
+    pub(crate) fn bucket_move(&self) -> &BucketMove {
+        &self.0
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.0.movers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl BucketMove {
+    /// Whether a thread moves it.
+    pub(crate) fn has_mover(&self) -> bool {
+        self.movers.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         *self.is_stopping.lock()
     }

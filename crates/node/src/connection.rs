@@ -1,6 +1,7 @@
 //! One client's connection as a state machine: bytes in, answers out. Knows no socket and no runtime, so that a
 //! simulated network can drive it as well.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -31,6 +32,7 @@ use crate::reply::{Envelope, Reply};
 use crate::session::Session;
 use crate::slow::spans::WaitStep;
 use crate::slow::{self, SpentOn, Subject, Took, note};
+use crate::stale_users::USERS_NOT_READ;
 use crate::sync_write::{Prepared, SharedWaker};
 use crate::{certificate_login, elsewhere, push};
 
@@ -72,7 +74,12 @@ pub struct Received {
 /// A request that waits, as it was when it began to.
 struct Begun {
     envelope: Envelope,
+    /// Which request of the connection it is.
+    number: u64,
+    /// When it left its turn, or began, if its time is measured.
     started_ns: u64,
+    /// How long its turn took before; 0 if that was not long, or had other requests, too.
+    in_turn_ns: u64,
     /// Whether its time belongs to those of its command.
     is_measured: bool,
     /// Nothing behind it may start before it is ready.
@@ -121,6 +128,10 @@ pub struct Connection {
     requests_before: u64,
     /// The last of them: a turn that took long is told with it.
     last: Subject,
+    /// How that one was answered; `None` while it waits.
+    last_status: Option<Status>,
+    /// The number of the last request that was told as slow.
+    told: Cell<u64>,
     /// Bytes of documents that the requests of this turn have read or written.
     work_bytes: usize,
     lone_writer: LoneWriter,
@@ -154,11 +165,25 @@ fn took(
     (spent_on, status): (SpentOn, Option<Status>),
     steps: &[WaitStep],
 ) {
-    let Begun { envelope, started_ns: began_ns, subject, .. } = begun;
-    let opcode = envelope.opcode;
-    let took = Took { opcode, status, ns, spent_on, requests: 1, began_ns: *began_ns };
+    let Begun { envelope, number, started_ns, in_turn_ns, subject, .. } = begun;
+    let (opcode, in_turn_ns) = (envelope.opcode, *in_turn_ns);
+    let (ns, began_ns) = (ns + in_turn_ns, started_ns - in_turn_ns);
+    let took = Took { opcode, status, ns, spent_on, requests: 1, began_ns, in_turn_ns };
     let worker = connection.counters.number();
-    note::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps);
+    if note::note_if_slow(&connection.node, &connection.session, worker, &took, subject, steps) {
+        connection.told.set(*number);
+    }
+}
+
+/// Whether the only request of a turn that began then is told without the turn: it was told already, or waits, and is told
+/// with the turn as a part of its time once it is answered.
+fn is_told_otherwise(connection: &mut Connection, turn_began_ns: u64) -> bool {
+    let number = connection.requests;
+    match connection.later.iter_mut().find(|later| later.begun.number == number) {
+        Some(Later { begun, .. }) => begun.in_turn_ns = begun.started_ns.saturating_sub(turn_began_ns),
+        None => return connection.told.get() == number,
+    }
+    true
 }
 
 fn limits(session: &Session) -> Limits {
@@ -201,6 +226,8 @@ impl Connection {
             requests: 0,
             requests_before: 0,
             last: Subject::default(),
+            last_status: None,
+            told: Cell::default(),
             work_bytes: 0,
             lone_writer: LoneWriter::default(),
         }
@@ -222,6 +249,8 @@ impl Connection {
     pub fn certified(&mut self, name: &str) {
         if !certificate_login::log_in(&self.node, &mut self.session, name)
             && let Some(put_off) = &self.session.put_off
+            // Nothing is known of it yet.
+            && put_off.why != USERS_NOT_READ
         {
             sessions::login_put_off(&self.node, &self.session, name.as_bytes(), put_off.why);
         }
@@ -399,7 +428,8 @@ impl Connection {
             thread: Thread::Worker,
             work_bytes: &mut self.work_bytes,
         };
-        let Handled { outcome, pass, .. } = dispatch(desk, request);
+        let Handled { outcome, pass, answered } = dispatch(desk, request);
+        self.last_status = answered;
         self.session.times(&self.node).of_worker(self.counters.number()).count(request.opcode);
         let waits = match outcome {
             Outcome::Done if measured => {
@@ -446,7 +476,8 @@ impl Connection {
             Waits::Again { .. } => None,
         };
         let (is_measured, steps) = (measured, Vec::new());
-        let begun = Begun { envelope, started_ns, is_measured, blocks, subject, steps };
+        let (number, in_turn_ns) = (self.requests, 0);
+        let begun = Begun { envelope, number, started_ns, in_turn_ns, is_measured, blocks, subject, steps };
         self.later.push(Later { begun, pass, audit, waits });
     }
 
@@ -701,9 +732,13 @@ impl Connection {
         if ns < slow::NOTED_TURN_NS || requests == 0 {
             return;
         }
-        let Some(opcode) = self.counters.last_command() else { return };
         let began_ns = self.node.env().clock.monotonic_ns().saturating_sub(ns);
-        let took = Took { opcode, status: None, ns, spent_on: SpentOn::Turn, requests, began_ns };
+        if requests == 1 && is_told_otherwise(self, began_ns) {
+            return;
+        }
+        let Some(opcode) = self.counters.last_command() else { return };
+        let (status, spent_on) = (self.last_status, SpentOn::Turn);
+        let took = Took { opcode, status, ns, spent_on, requests, began_ns, in_turn_ns: 0 };
         note::note_if_slow(&self.node, &self.session, self.counters.number(), &took, &self.last, &[]);
     }
 

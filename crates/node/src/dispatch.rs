@@ -8,7 +8,7 @@ use base::{Cas, DocKey, Moment, VbId};
 use protocol::feature::Feature;
 use protocol::{FrameInfos, Request, Status, opcode};
 
-use crate::audit::kv;
+use crate::audit::{kv, sessions};
 use crate::close_reason::CloseReason;
 use crate::command::{Row, find};
 use crate::command_rules::{Access, Durability, Extent, Key, Leaves, Silence, Thread};
@@ -131,6 +131,13 @@ fn waits(outcome: &Outcome) -> bool {
     }
 }
 
+/// Counts requests for the main group of stats, by the worker: a thread for long work has a session of its own.
+fn note_asked(ctx: &mut Context<'_>, thread: Thread, request: &Request<'_>) {
+    if request.opcode == opcode::STAT && request.key.is_empty() && thread == Thread::Worker {
+        ctx.session.main_group_asked = ctx.session.main_group_asked.saturating_add(1);
+    }
+}
+
 fn handle(
     desk: Desk<'_>,
     row: Option<&'static Row>,
@@ -175,6 +182,7 @@ fn handle(
     {
         return (kept, ctx.reply.answered());
     }
+    note_asked(&mut ctx, desk.thread, request);
     let outcome = match (desk.finish, infos.impersonate) {
         (Some(finish), _) => finish(&mut ctx),
         (None, _) if is_long(&mut ctx, request) => Outcome::Elsewhere,
@@ -196,7 +204,7 @@ fn handle(
         ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
     }
     let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
-    (outcome, ctx.reply.answered())
+    (outcome, ctx.reply.answered().or(ctx.reply.answered_elsewhere()))
 }
 
 /// Answers a command that is not handled here, or not now, although nothing is wrong with it.
@@ -242,6 +250,7 @@ fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refuse
             (Some(put_off), _) => reply.error_for_all(Status::Etmpfail, put_off.why),
             (None, Some(name)) => {
                 let context = node.events().unknown_certified(name, node.env().clock.monotonic());
+                sessions::certificate_refused(node, session, name);
                 reply.error_for_all(Status::Eaccess, &context);
             }
             (None, None) => reply.status_for_all(Status::Eaccess),

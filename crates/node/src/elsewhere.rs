@@ -16,7 +16,7 @@ use crate::command_rules::{Leaves, Thread};
 use crate::commands::vbucket::fills;
 use crate::context::{Context, Outcome, Ready};
 use crate::counters::WorkerCounters;
-use crate::dispatch::{Desk, dispatch};
+use crate::dispatch::{Desk, Handled, dispatch};
 use crate::node::Node;
 use crate::output::Output;
 use crate::session::{Session, SharedSession};
@@ -24,7 +24,7 @@ use crate::sync_write::Prepared;
 
 /// What came of a request elsewhere.
 enum Done {
-    Answered(Output),
+    Answered(Output, Option<Status>),
     Prepared(Prepared),
     Then(fn(&mut Context<'_>) -> Outcome),
     Close(Output, CloseReason),
@@ -106,8 +106,9 @@ fn handle(
         thread: Thread::Elsewhere,
         work_bytes: &mut work_bytes,
     };
-    match dispatch(desk, &request).outcome {
-        Outcome::Done => Done::Answered(out),
+    let Handled { outcome, answered, .. } = dispatch(desk, &request);
+    match outcome {
+        Outcome::Done => Done::Answered(out, answered),
         Outcome::Prepared(prepared) => Done::Prepared(prepared),
         Outcome::Close(reason) => Done::Close(out, reason),
         Outcome::Then(go_on) => Done::Then(go_on),
@@ -117,12 +118,12 @@ fn handle(
 
 fn tell(cx: &mut Context<'_>, done: Done) -> Outcome {
     match done {
-        Done::Answered(out) => {
-            cx.reply.append_output(out);
+        Done::Answered(out, status) => {
+            cx.reply.append_output(out, status);
             Outcome::Done
         }
         Done::Close(out, reason) => {
-            cx.reply.append_output(out);
+            cx.reply.append_output(out, None);
             Outcome::Close(reason)
         }
         Done::Prepared(prepared) => Outcome::Prepared(prepared),

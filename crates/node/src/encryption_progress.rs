@@ -44,10 +44,12 @@ impl ProgressLook {
 }
 
 impl EncryptionProgress {
-    /// `active`: the key of new files, if they are encrypted.
+    /// `active`: the key of new files, if they are encrypted. `of_node`: the one of the node's own files. The description of a
+    /// bucket is one of these, since it is read before the bucket's keys are.
     pub(crate) fn of(
         by_key: &BTreeMap<Option<KeyId>, FileCount>,
         active: Option<KeyId>,
+        of_node: Option<KeyId>,
         keys: usize,
     ) -> EncryptionProgress {
         let mut progress =
@@ -57,7 +59,8 @@ impl EncryptionProgress {
             if key.is_none() {
                 progress.in_clear.add(*count);
             }
-            if *key != active {
+            let is_of_node = active.is_some() && key.is_some() && *key == of_node;
+            if *key != active && !is_of_node {
                 progress.outdated.add(*count);
             }
         }
@@ -75,16 +78,18 @@ mod tests {
     #[test]
     fn files_are_told_apart_by_what_new_ones_would_be() {
         let (env, _) = Env::sim(1);
-        let [first, second] = [1, 2].map(|_| DataKeys::ephemeral(&env).active().expect("a key"));
+        let [first, second, of_node] = [1, 2, 3].map(|_| DataKeys::ephemeral(&env).active().expect("a key"));
         let count = |files| FileCount { files, bytes: files * 100 };
-        let by_key = [(None, count(1)), (Some(first), count(2)), (Some(second), count(4))].into();
+        let by_key =
+            [(None, count(1)), (Some(first), count(2)), (Some(second), count(4)), (Some(of_node), count(8))]
+                .into();
         let of = |active| {
-            let found = EncryptionProgress::of(&by_key, active, 2);
-            assert_eq!((found.all, found.in_clear, found.keys), (count(7), count(1), 2));
+            let found = EncryptionProgress::of(&by_key, active, Some(of_node), 2);
+            assert_eq!((found.all, found.in_clear, found.keys), (count(15), count(1), 2));
             (found.is_on, found.outdated)
         };
         assert_eq!(of(Some(second)), (true, count(3)));
-        assert_eq!(of(None), (false, count(6)));
+        assert_eq!(of(None), (false, count(14)));
     }
 
     #[test]

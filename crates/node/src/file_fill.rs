@@ -98,7 +98,7 @@ pub(crate) fn fill(bucket: &Arc<Bucket>, vb: VbId, is_wanted: &dyn Fn() -> bool)
             }
         }
     }
-    if let Err(error) = files.remove_incoming(&file)
+    if let Err(error) = file.remove(bucket.env())
         && let Some(left_out) = engine::admit_log(bucket, "file not removed")
     {
         let bucket = bucket.name();

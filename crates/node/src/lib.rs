@@ -10,6 +10,7 @@ mod ahead;
 pub mod alternate;
 pub mod at_rest;
 pub mod audit;
+pub mod blocked;
 pub mod bucket_form;
 pub mod bucket_list;
 mod bucket_moves;

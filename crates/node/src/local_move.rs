@@ -9,9 +9,9 @@
 use std::sync::{Arc, Weak};
 
 use engine::BucketKind;
-use kvstore::{Failure, MoveRefused, MoveStage, MoveStep, StorageBackend};
+use kvstore::{Failure, MoveProgress, MoveRefused, MoveStage, MoveStep, StorageBackend};
 
-use crate::bucket_moves::BucketMove;
+use crate::bucket_moves::{BucketMove, Mover};
 use crate::config::BucketSpec;
 use crate::host_failure::HostFailure;
 use crate::hosting::Host;
@@ -25,14 +25,18 @@ pub(crate) const NO_STORE: &str = "an ephemeral bucket is kept in no store on di
 /// Begins to move a bucket to another store; it is served meanwhile. Blocks while the disk works. The caller holds `changing`.
 pub(crate) fn begin(node: &Arc<Node>, name: &str, to: StorageBackend) -> Result<(), BucketError> {
     let (host, found) = movable(node, name)?;
-    found.movable.begin(to).map_err(|refused| refusal(name, refused))?;
-    found.forget_last();
-    tracing::info!(
-        event = "bucket_move_started",
-        bucket = name,
-        to = word(to),
-        "the bucket moves to another store"
-    );
+    let is_begun = |now: MoveProgress| now.stage == MoveStage::Copying && now.to == to;
+    // One that is on disk, and whose thread could not be started, goes on.
+    if found.has_mover() || !found.movable.progress().is_some_and(is_begun) {
+        found.movable.begin(to).map_err(|refused| refusal(name, refused))?;
+        found.forget_last();
+        tracing::info!(
+            event = "bucket_move_started",
+            bucket = name,
+            to = word(to),
+            "the bucket moves to another store"
+        );
+    }
     Ok(start(host, name, node)?)
 }
 
@@ -51,7 +55,8 @@ pub(crate) fn cancel(found: &BucketMove, name: &str) -> Result<(), BucketError> 
 /// Brings a bucket towards a store, as far as that can be begun now: a move that ends or goes back ends first. Asked again
 /// until the bucket is there. Blocks while the disk works.
 pub(crate) fn bring_to(node: &Arc<Node>, name: &str, store: StorageBackend) {
-    let Some(found) = node.host().and_then(|host| host.moves().get(name)) else { return };
+    let Some(host) = node.host() else { return };
+    let Some(found) = host.moves().get(name) else { return };
     let (progress, now) = (found.movable.progress(), node.env().clock.monotonic());
     let done = match progress.map(|progress| (progress.stage, progress.to)) {
         None if found.movable.backend() == store => Ok(()),
@@ -60,7 +65,9 @@ pub(crate) fn bring_to(node: &Arc<Node>, name: &str, store: StorageBackend) {
         Some((MoveStage::Copying, to)) if to != store => {
             node.changing.begin().and_then(|_held| cancel(&found, name))
         }
-        Some(_) => Ok(()),
+        Some(_) if found.has_mover() => Ok(()),
+        // Its thread could not be started: what is on disk would be under way for ever.
+        Some(_) => start(host, name, node).map_err(BucketError::from),
     };
     if let Err(failure) = &done {
         tell(node, &found, name, failure);
@@ -108,8 +115,8 @@ fn word(backend: StorageBackend) -> &'static str {
 /// Starts the thread that moves a bucket.
 fn start(host: &Host, name: &str, node: &Arc<Node>) -> Result<(), HostFailure> {
     let Some(found) = host.moves().get(name) else { return Ok(()) };
-    let (its_node, of) = (Arc::downgrade(node), name.to_owned());
-    host.spawn_move(name, node.env(), Box::new(move || run(&its_node, &found, &of)))
+    let (its_node, of, mover) = (Arc::downgrade(node), name.to_owned(), Mover::of(&found));
+    host.spawn_move(name, node.env(), Box::new(move || run(&its_node, mover.bucket_move(), &of)))
 }
 
 /// Moves a bucket until it is in one store, or is closed; for a thread of its own.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::SmallFileError;
+use base::encryption::is_unknown_key;
 use base::env::{Disk, Env, OpenMode};
 use base::planted::{self, Bug};
 use engine::Bucket;
@@ -73,6 +74,7 @@ pub(crate) fn missing(disk: &dyn Disk, folder: &Path) -> Result<Option<String>, 
         match disk.open(&path, OpenMode::Read) {
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_unknown_key(&error) => return Ok(None),
             Err(source) => return Err(Failure::Disk { operation: "open", path, source }),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{VbId, VbState};
 use engine::Bucket;
 
+use crate::blocked;
 use crate::cluster_map::BucketLayout;
 use crate::node::Node;
 
@@ -82,6 +83,7 @@ fn missing(bucket: &Bucket, of: &BucketLayout, this: u16) -> Vec<VbId> {
 pub fn problems(node: &Node, told: Audience) -> Vec<String> {
     let mut lines = down(node, told);
     lines.extend(node.buckets().iter().flat_map(|(_, bucket)| of_bucket(bucket, told)));
+    lines.extend(blocked::lines(node));
     let audit = node.audit.figures();
     if audit.is_on && audit.is_failing {
         lines.push(

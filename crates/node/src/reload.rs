@@ -86,10 +86,27 @@ pub fn record_refused(node: &Node) {
     record(node, &Reloaded { refused, ..Reloaded::default() });
 }
 
+/// Why the wrapping keys of `new` cannot be taken: the one in use is not among them. A start would refuse them, too. Whoever
+/// put a wrong file into the place of the right one would have everything wrapped with a key that is nowhere else.
+pub fn why_not_keys(present: &Config, new: &Config) -> Option<String> {
+    let (before, after) = (present.encryption.as_ref()?, new.encryption.as_ref()?);
+    let (first, given) = (before.first(), after.shown());
+    (!after.holds_first_of(before)).then(|| {
+        format!(
+            "encryption-key-*: the folder of data is encrypted under the wrapping key {first}, and the keys that were given are \
+             {given}: put the key in use back, behind the new one if there is to be a new one"
+        )
+    })
+}
+
 /// Exchanges what the keys of files are wrapped with. Whether files are encrypted at all is looked at by a start alone.
 fn reload_wrapping_key(node: &Node, present: &mut Config, new: &Config, told: &mut Reloaded) {
     let (Some(before), Some(after)) = (&present.encryption, &new.encryption) else { return };
     if before == after {
+        return;
+    }
+    if let Some(why) = why_not_keys(present, new) {
+        told.refused.push(why);
         return;
     }
     match rekey::rewrap(node, after) {

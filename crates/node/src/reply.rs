@@ -54,6 +54,7 @@ pub struct Reply<'a> {
     elapsed_us: &'a mut dyn FnMut() -> u64,
     close: Option<CloseReason>,
     answered: Option<Status>,
+    answered_elsewhere: Option<Status>,
 }
 
 impl<'a> Reply<'a> {
@@ -64,7 +65,7 @@ impl<'a> Reply<'a> {
         envelope: Envelope,
         elapsed_us: &'a mut dyn FnMut() -> u64,
     ) -> Reply<'a> {
-        Reply { out, counters, envelope, elapsed_us, close: None, answered: None }
+        Reply { out, counters, envelope, elapsed_us, close: None, answered: None, answered_elsewhere: None }
     }
 
     /// What is answered.
@@ -175,8 +176,14 @@ impl<'a> Reply<'a> {
         self.out.bytes().extend_from_slice(messages);
     }
 
-    /// Sends answers that were put together, and counted, elsewhere.
-    pub fn append_output(&mut self, answers: Output) {
+    /// The status of answers that were put together, and counted, elsewhere.
+    pub fn answered_elsewhere(&self) -> Option<Status> {
+        self.answered_elsewhere
+    }
+
+    /// Sends answers that were put together, and counted, elsewhere; the last one's status.
+    pub fn append_output(&mut self, answers: Output, status: Option<Status>) {
+        self.answered_elsewhere = status;
         self.out.append(answers);
     }
 

@@ -65,10 +65,14 @@ pub struct Session {
     pub exchange: Option<Box<Exchange>>,
     /// Whose keys the exchange has; `None` if they are made up.
     pub exchanges_with: Option<Arc<User>>,
+    /// Whether it began before this member had read the users of its cluster.
+    pub exchange_is_early: bool,
     /// How the client calls itself.
     pub agent: Option<Box<str>>,
     /// How the client calls the connection.
     pub client_id: Option<Box<str>>,
+    /// How often the client has asked for the main group of stats.
+    pub main_group_asked: u32,
     /// What makes it a connection for streams.
     pub dcp: Option<Box<DcpConnection>>,
     /// The newest cluster map that was sent to the client.
@@ -88,14 +92,25 @@ pub struct SharedSession {
     bucket: Option<Arc<Bucket>>,
     times: Option<Arc<BucketTimes>>,
     sent_map: Option<ConfigVersion>,
+    main_group_asked: u32,
 }
 
 impl SharedSession {
     /// A session like the one that was shared, for one request.
     pub fn into_session(self) -> Session {
-        let SharedSession { features, peer, ends, user, rights, dropped, bucket, times, sent_map } = self;
-        let bucket = bucket.map(Rc::new);
-        Session { features, peer, ends, user, rights, dropped, bucket, times, sent_map, ..Session::default() }
+        Session {
+            features: self.features,
+            peer: self.peer,
+            ends: self.ends,
+            user: self.user,
+            rights: self.rights,
+            dropped: self.dropped,
+            bucket: self.bucket.map(Rc::new),
+            times: self.times,
+            sent_map: self.sent_map,
+            main_group_asked: self.main_group_asked,
+            ..Session::default()
+        }
     }
 }
 
@@ -112,6 +127,7 @@ impl Session {
             bucket: self.bucket.as_ref().map(|bucket| Arc::clone(bucket)),
             times: self.times.clone(),
             sent_map: self.sent_map,
+            main_group_asked: self.main_group_asked,
         }
     }
 

@@ -11,9 +11,10 @@ pub mod packet;
 pub mod spans;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use base::CollectionId;
 use base::rate_limit::RateLimit;
 use parking_lot::Mutex;
 use protocol::{Request, Status, opcode};
@@ -90,14 +91,16 @@ pub struct SlowOperation {
     pub status: Option<Status>,
     /// The request; of several requests of one turn, the last one.
     pub packet: Packet,
-    /// Its key.
+    /// Its key; of a document without the collection.
     pub key: Box<[u8]>,
+    /// The collection of the document that the key names, if it names one.
+    pub collection: Option<CollectionId>,
     /// How the client calls the connection, as it said in HELLO.
     pub connection_id: Option<Box<str>>,
     /// The selected bucket.
     pub bucket: Option<String>,
     /// Where the client is.
-    pub peer: Option<IpAddr>,
+    pub peer: Option<SocketAddr>,
     /// Its worker.
     pub worker: usize,
     /// Where the time went; of a turn its waits for locks.
@@ -107,7 +110,20 @@ pub struct SlowOperation {
 impl SlowOperation {
     /// Tells it from others, in the field's form: the connection's name for itself and the opaque.
     pub fn cid(&self) -> String {
-        format!("{}/{:x}", self.connection_id.as_deref().unwrap_or("-"), self.packet.opaque)
+        self.cid_of(self.connection_id.as_deref())
+    }
+
+    fn cid_of(&self, connection: Option<&str>) -> String {
+        format!("{}/{:x}", connection.unwrap_or("-"), self.packet.opaque)
+    }
+
+    /// The key in the field's form: that of a document is `cid:0xCOLLECTION:KEY`.
+    pub fn key_text(&self) -> String {
+        let key = self.key.escape_ascii();
+        match self.collection {
+            Some(CollectionId(id)) => format!("cid:{id:#x}:{key}"),
+            None => key.to_string(),
+        }
     }
 }
 
@@ -131,6 +147,8 @@ pub(crate) struct Took {
     pub(crate) requests: u64,
     /// When it began, in nanoseconds of the monotonic clock.
     pub(crate) began_ns: u64,
+    /// How much of it passed before it left its turn.
+    pub(crate) in_turn_ns: u64,
 }
 
 impl SlowLog {
@@ -138,7 +156,9 @@ impl SlowLog {
     pub(crate) fn note(&self, operation: SlowOperation, now: Duration) {
         if let Some(left_out) = self.told.admit(now) {
             let SlowOperation { took_ns, spent_on, requests, worker, .. } = operation;
-            let redacted = UserData(operation.key.escape_ascii()).to_string();
+            let redacted = UserData(operation.key_text()).to_string();
+            // An application may call its connection by the name of a user.
+            let connection = operation.connection_id.as_deref().map(|id| UserData(id).to_string());
             tracing::warn!(
                 event = "slow_operation",
                 bucket = operation.bucket.as_deref().unwrap_or_default(),
@@ -149,8 +169,8 @@ impl SlowLog {
                 trace = spent_on.name(),
                 spans = %spans::trace(&operation.spans),
                 requests,
-                cid = operation.cid(),
-                connection_id = operation.connection_id.as_deref().unwrap_or_default(),
+                cid = operation.cid_of(connection.as_deref()),
+                connection_id = connection.unwrap_or_default(),
                 opaque = operation.packet.opaque,
                 vbucket = %operation.packet.vbucket,
                 packet = %operation.packet.as_json(operation.opcode, Some(&redacted)),
@@ -189,6 +209,7 @@ mod tests {
             requests: 1,
             packet: Packet { opaque, ..Packet::default() },
             key: Box::default(),
+            collection: None,
             connection_id: None,
             bucket: Some(bucket.to_owned()),
             peer: None,

@@ -8,6 +8,10 @@ use crate::user_data::UserData;
 pub const USERS_MAY_HAVE_CHANGED: &str = "This node does not reach the coordination store and serves nothing, and its \
                                           users may have changed: log in at another node, or try again";
 
+/// What is told to a user whom a member does not find, before it has read the users of its cluster (record 0221).
+pub const USERS_NOT_READ: &str = "This node has not read the users of its cluster since it was started: try again, \
+                                  or log in at another node";
+
 /// Whether a user whose password is right may log in now: see [`crate::accounts::Accounts::lets_in`]. The log says if not.
 pub fn lets_in(node: &Node, user: &User) -> bool {
     let clock = &node.env().clock;

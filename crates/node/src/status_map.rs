@@ -8,7 +8,7 @@ pub fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::NotMyVbucket | Refusal::Pending => Status::NotMyVbucket,
         Refusal::NotFound | Refusal::OtherHistory => Status::KeyEnoent,
-        Refusal::Exists => Status::KeyEexists,
+        Refusal::Exists | Refusal::TieLost => Status::KeyEexists,
         Refusal::Locked => Status::Locked,
         Refusal::NotLocked => Status::NotLocked,
         Refusal::ImpossibleCas => Status::CasValueInvalid,
@@ -35,6 +35,7 @@ pub fn status_of(refusal: Refusal) -> Status {
 /// What to tell whoever debugs the client about a refusal, if there is something to tell.
 pub fn context_of(refusal: Refusal) -> &'static str {
     match refusal {
+        Refusal::TieLost => protocol::extras::TIE_LOST,
         Refusal::DiskFull => "The disk is full",
         Refusal::BadSnappy => "Failed to inflate payload",
         Refusal::NoDisk => "The bucket is ephemeral: it has no disk",

@@ -38,6 +38,7 @@ mod closing;
 mod conflicts;
 mod counted;
 mod dcp_answers;
+mod drain;
 mod durable_answers;
 mod edges;
 mod lost_rights;

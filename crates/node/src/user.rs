@@ -19,6 +19,9 @@ use crate::sasl::scram::ScramKeys;
 /// No password of a kept user is longer, and no longer one is kept until it is checked.
 pub(crate) const MOST_PASSWORD_BYTES: usize = 1_024;
 
+/// What passwords of users of an earlier version are checked with, if they come as they are.
+const PLAIN_BY: Mechanism = Mechanism::Sha512;
+
 /// What a password is checked with, and never the password.
 #[derive(Clone)]
 pub(crate) struct LoginKeys {
@@ -165,6 +168,9 @@ pub struct Derivation {
     given: Digest,
     /// What it is checked with.
     against: Against,
+    /// Of a user of an earlier version, if there is one who has none but these: what is checked with a hash is made to
+    /// take as long.
+    beside: Option<ScramKeys>,
     hashing: Hashing,
     /// Of the hash of a user who has none.
     salt: [u8; 16],
@@ -196,7 +202,13 @@ impl Derivation {
     /// Derives them. Takes milliseconds, as many if there is no such user.
     pub(crate) fn run(self) -> Derived {
         let (is_right, gained) = match &self.against {
-            Against::Hash(hash) => (hash.is_of(&self.password), None),
+            Against::Hash(hash) => {
+                let is_right = hash.is_of(&self.password);
+                if let Some(keys) = &self.beside {
+                    std::hint::black_box(keys.is_of(&self.password));
+                }
+                (is_right, None)
+            }
             // Hashed whether it is right or not: a wrong one takes as long.
             Against::Scram(keys) => {
                 let hash = HashKeys::derive(&self.password, self.salt, self.hashing);
@@ -217,6 +229,8 @@ pub struct Users {
     configured: HashMap<String, Arc<User>>,
     /// A name of the configuration comes first.
     kept: HashMap<String, Arc<User>>,
+    /// Of the kept users without a hash, the one whose password takes longest.
+    unhashed: Option<Arc<User>>,
     /// Other nodes, by the name with which they log in.
     nodes: Vec<(String, Arc<User>)>,
     /// As the configuration has them: other salts need their passwords.
@@ -251,8 +265,19 @@ impl Users {
         random.fill(&mut decoy_key);
         let nobody = plain_digest(&pepper, &noise);
         let (configured, kept, nodes) = (HashMap::new(), HashMap::new(), Vec::new());
-        let none =
-            Users { configured, kept, nodes, nobody, specs: [].into(), pepper, decoy_key, noise, hashing };
+        let (unhashed, specs_before) = (None, [].into());
+        let none = Users {
+            configured,
+            kept,
+            unhashed,
+            nodes,
+            nobody,
+            specs: specs_before,
+            pepper,
+            decoy_key,
+            noise,
+            hashing,
+        };
         none.changed_to(specs)
     }
 
@@ -311,7 +336,10 @@ impl Users {
             };
             (name.to_owned(), user)
         };
-        let users = Users { kept: kept.logins().map(one).collect(), ..self.clone() };
+        let logins: HashMap<String, Arc<User>> = kept.logins().map(one).collect();
+        let without_hash = logins.values().filter(|user| user.keys.hash.is_none());
+        let unhashed = without_hash.max_by_key(|user| user.scram(PLAIN_BY).iterations()).cloned();
+        let users = Users { kept: logins, unhashed, ..self.clone() };
         users.with_decoy_key(kept.decoy_key().unwrap_or(self.decoy_key))
     }
 
@@ -375,8 +403,8 @@ impl Users {
     }
 
     /// Looks at a name and a password: at once if that takes a hash, otherwise what has to be derived is told. Where users
-    /// are kept, a wrong name costs one derivation like a wrong password, and so does the first right password of a kept
-    /// user.
+    /// are kept, a wrong name costs the same derivation as a wrong password of any user, and so does the first right
+    /// password of a kept user.
     pub fn check(&self, name: &[u8], password: &[u8], random: &dyn Random) -> PasswordCheck {
         let user = self.get(name);
         let given = plain_digest(&self.pepper, password);
@@ -387,15 +415,18 @@ impl Users {
         if self.kept.is_empty() || password.len() > MOST_PASSWORD_BYTES {
             return PasswordCheck::Wrong;
         }
-        let against = match user.map(|user| &**user) {
+        // The digest of a user of the configuration is known: this is not the password, and is refused like any name.
+        let kept = user.filter(|user| !self.configured.contains_key(&user.name));
+        let against = match kept.map(|user| &**user) {
             Some(User { keys: LoginKeys { hash: Some(hash), .. }, .. }) => Against::Hash(hash.clone()),
-            Some(user) => Against::Scram(user.scram(Mechanism::Sha512).clone()),
+            Some(user) => Against::Scram(user.scram(PLAIN_BY).clone()),
             None => Against::Hash(HashKeys::decoy(self.noise, self.hashing)),
         };
+        let beside = self.unhashed.as_ref().map(|user| user.scram(PLAIN_BY).clone());
         let mut salt = [0; 16];
         random.fill(&mut salt);
-        let (user, password, hashing) = (user.cloned(), password.into(), self.hashing);
-        PasswordCheck::Derive(Box::new(Derivation { user, password, given, against, hashing, salt }))
+        let (user, password, hashing) = (kept.cloned(), password.into(), self.hashing);
+        PasswordCheck::Derive(Box::new(Derivation { user, password, given, against, beside, hashing, salt }))
     }
 
     /// Keys for a name that nobody has, always the same ones for the same name, so that strangers cannot tell.
@@ -418,6 +449,18 @@ fn decoy_salt(noise: &Digest) -> [u8; 16] {
 /// A user with these roles: the same value if they are the present ones.
 fn updated(user: &Arc<User>, grants: Vec<Grant>) -> Arc<User> {
     if *user.grants == *grants { Arc::clone(user) } else { Arc::new(user.with_grants(grants)) }
+}
+
+#[cfg(test)]
+impl Derivation {
+    /// The memory of the hash that is made, and how often the password is hashed beside that.
+    pub(crate) fn work(&self) -> (usize, Option<u32>) {
+        let beside = match &self.against {
+            Against::Hash(_) => self.beside.as_ref(),
+            Against::Scram(keys) => Some(keys),
+        };
+        (self.memory_bytes(), beside.map(ScramKeys::iterations))
+    }
 }
 
 #[cfg(test)]

@@ -118,6 +118,10 @@ pub struct WithMetaExtras {
     pub extended_meta_len: u16,
 }
 
+/// What the answer to a change with metadata says, beside the status of a conflict, if the document has the same metadata
+/// and another value: who sends changes tells that from a document that was there already.
+pub const TIE_LOST: &str = "The document has the same metadata and another value, which wins";
+
 impl WithMetaExtras {
     /// Write even what would lose the conflict.
     pub const FORCE_WITH_META: u32 = 0x01;

@@ -13,12 +13,12 @@ use ::cluster::store::{Commit, Entry, LeaseId, Put, Snapshot, Store, StoreFailur
 use base::env::Env;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::http_client::{self, Answer, Ask};
 use ::node::cluster::names::Resolver;
 pub use access::{EtcdAccess, EtcdTls, EtcdTlsError, EtcdUser};
+use access::{LOGIN_REFUSED, NOT_PERMITTED, Way, fault_of};
 
 /// Where a cluster's state is: `etcd://HOST:PORT[,HOST:PORT...]/CLUSTER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,9 +86,8 @@ pub struct EtcdStore {
     endpoints: Vec<String>,
     names: Resolver,
     prefix: String,
-    access: EtcdAccess,
-    /// What etcd gave for name and password; nothing before it was needed.
-    token: Mutex<Option<String>>,
+    /// Shared with the stores beside this one.
+    way: Arc<Way>,
     /// The one that answered last.
     current: AtomicUsize,
     /// What etcd calls itself, once it has answered: others have clusters of the same name.
@@ -107,22 +106,18 @@ impl EtcdStore {
     /// The store of a cluster; nothing is asked yet.
     pub fn new(env: Env, address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
         let prefix = format!("/stave/{}/", address.cluster);
-        EtcdStore::below(env, address.endpoints.clone(), prefix, access)
+        EtcdStore::below(env, address.endpoints.clone(), prefix, Arc::new(Way::new(access)))
     }
 
-    fn below(env: Env, endpoints: Vec<String>, prefix: String, access: EtcdAccess) -> EtcdStore {
+    /// Has requests from now on made with another user, password or certificates, here and in the stores beside this one.
+    pub fn change_access(&self, access: EtcdAccess) {
+        self.way.change(access);
+    }
+
+    fn below(env: Env, endpoints: Vec<String>, prefix: String, way: Arc<Way>) -> EtcdStore {
         let current = AtomicUsize::new(0);
         let names = Resolver::new(env.clone());
-        EtcdStore {
-            env,
-            endpoints,
-            names,
-            prefix,
-            access,
-            token: Mutex::new(None),
-            current,
-            id: OnceLock::new(),
-        }
+        EtcdStore { env, endpoints, names, prefix, way, current, id: OnceLock::new() }
     }
 
     /// Asks one node of etcd after the other until one answers.
@@ -134,25 +129,36 @@ impl EtcdStore {
     }
 
     fn try_ask(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
-        let token = self.token.lock().clone();
+        let answer = self.ask_logged_in(path, body);
+        if answer.is_ok() {
+            self.way.note(None);
+        }
+        answer
+    }
+
+    fn ask_logged_in(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        let token = self.way.token();
         let answer = self.ask_as(token.as_deref(), path, body);
         let Err(Trouble::Refused(code, reason)) = &answer else { return answer };
         if !wants_login(*code, reason, token.is_some()) {
             return answer.map_err(|trouble| self.explained(trouble));
         }
-        let Some(user) = &self.access.user else {
+        let access = self.way.access();
+        let Some(user) = &access.user else {
+            self.way.note(Some(LOGIN_REFUSED));
             let reason = format!("{reason}: etcd wants to know who asks (--etcd-user)");
             return Err(Trouble::Refused(*code, reason));
         };
         let token = self.log_in(user)?;
-        self.token.lock().clone_from(&token);
+        self.way.keep_token(&access, token.as_deref());
         self.ask_as(token.as_deref(), path, body).map_err(|trouble| self.explained(trouble))
     }
 
     /// What is missing if etcd knows the user, and lets it not do this.
     fn explained(&self, trouble: Trouble) -> Trouble {
-        match (trouble, &self.access.user) {
+        match (trouble, &self.way.access().user) {
             (Trouble::Refused(PERMISSION_DENIED, reason), Some(user)) => {
+                self.way.note(Some(NOT_PERMITTED));
                 let (name, prefix) = (&user.name, &self.prefix);
                 let reason = format!(
                     "{reason}: etcd's user {name} has no role that may read and write {prefix}; give it to one of its \
@@ -170,6 +176,7 @@ impl EtcdStore {
         let answer = match self.ask_as(None, "/v3/auth/authenticate", &body) {
             Err(Trouble::Refused(_, reason)) if reason.contains(ASKS_NOBODY) => return Ok(None),
             Err(Trouble::Refused(code, reason)) => {
+                self.way.note(Some(LOGIN_REFUSED));
                 let reason = format!("user {:?} cannot log in to etcd: {reason}", user.name);
                 return Err(Trouble::Refused(code, reason));
             }
@@ -180,33 +187,19 @@ impl EtcdStore {
     }
 
     fn ask_as(&self, token: Option<&str>, path: &str, body: &Value) -> Result<Value, Trouble> {
-        let body = body.to_string();
+        let (body, access) = (body.to_string(), self.way.access());
         let answer = self.try_each(|endpoint, addr| {
-            let answer =
-                http_client::ask(&self.env, self.request(endpoint, addr, token, path, &body), TIMEOUT)?;
+            let ask = request(&access, endpoint, addr, token, path, &body);
+            let answer = http_client::ask(&self.env, ask, TIMEOUT)?;
             let json = serde_json::from_slice(&answer.body).map_err(|_| not_json(&answer))?;
             Ok((answer.status, json))
         });
         answer.and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
     }
 
-    fn request<'a>(
-        &'a self,
-        endpoint: &'a str,
-        addr: SocketAddr,
-        token: Option<&'a str>,
-        path: &'a str,
-        body: &'a str,
-    ) -> Ask<'a> {
-        let tls = self.access.tls.as_ref().map(|EtcdTls(config)| config);
-        let no_word = if tls.is_none() { NO_WORD } else { "it ended the connection without a word" };
-        let body = Some(body);
-        Ask { endpoint, addr, tls, path, token, body, most_bytes: MAX_ANSWER_BYTES, no_word }
-    }
-
     fn try_each<T>(&self, ask: impl Fn(&str, SocketAddr) -> std::io::Result<T>) -> Result<T, Trouble> {
         let first = self.current.load(Ordering::Relaxed);
-        let mut last = "there is no endpoint".to_owned();
+        let (mut last, mut fault) = ("there is no endpoint".to_owned(), None);
         for at in 0..self.endpoints.len() {
             let at = (first + at) % self.endpoints.len();
             let endpoint = &self.endpoints[at];
@@ -219,9 +212,13 @@ impl EtcdStore {
                     self.current.store(at, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(error) => last = format!("{endpoint}: {error}"),
+                Err(error) => {
+                    fault = fault.or(fault_of(&error));
+                    last = format!("{endpoint}: {error}");
+                }
             }
         }
+        self.way.note(fault);
         Err(Trouble::Io(last))
     }
 
@@ -290,9 +287,9 @@ impl EtcdStore {
             "key": self.key(""), "range_end": self.range_end(), "start_revision": (after.0 + 1).to_string(),
         } });
         let says = |line: &[u8]| said(line, known);
-        let (token, watch) = (self.token.lock().clone(), watch.to_string());
+        let (access, token, watch) = (self.way.access(), self.way.token(), watch.to_string());
         let watched = self.try_each(|endpoint, addr| {
-            let ask = self.request(endpoint, addr, token.as_deref(), "/v3/watch", &watch);
+            let ask = request(&access, endpoint, addr, token.as_deref(), "/v3/watch", &watch);
             let is_news = |line: &[u8]| !matches!(says(line), Watched::Nothing);
             http_client::watch(&self.env, ask, TIMEOUT, at_most, &is_news)
         });
@@ -341,6 +338,20 @@ impl EtcdStore {
         }
         BASE64.encode(end)
     }
+}
+
+fn request<'a>(
+    access: &'a EtcdAccess,
+    endpoint: &'a str,
+    addr: SocketAddr,
+    token: Option<&'a str>,
+    path: &'a str,
+    body: &'a str,
+) -> Ask<'a> {
+    let tls = access.tls.as_ref().map(|EtcdTls(config)| config);
+    let no_word = if tls.is_none() { NO_WORD } else { "it ended the connection without a word" };
+    let body = Some(body);
+    Ask { endpoint, addr, tls, path, token, body, most_bytes: MAX_ANSWER_BYTES, no_word }
 }
 
 /// What came of a watch.
@@ -420,8 +431,12 @@ impl Store for EtcdStore {
     fn sibling(&self, name: &str) -> Result<Option<Arc<dyn Store>>, StoreFailure> {
         // No name of a cluster has a colon.
         let prefix = format!("{}:{name}/", self.prefix.trim_end_matches('/'));
-        let access = self.access.clone();
-        Ok(Some(Arc::new(EtcdStore::below(self.env.clone(), self.endpoints.clone(), prefix, access))))
+        let way = Arc::clone(&self.way);
+        Ok(Some(Arc::new(EtcdStore::below(self.env.clone(), self.endpoints.clone(), prefix, way))))
+    }
+
+    fn fault(&self) -> Option<&'static str> {
+        self.way.fault()
     }
 
     fn read(&self) -> Result<Snapshot, StoreFailure> {

@@ -21,4 +21,4 @@ pub mod watchdog;
 mod worker;
 
 pub use check::check;
-pub use server::{Failure, Server, host_told_by, serve, serve_prepared};
+pub use server::{Failure, Server, host_told_by, plain_addrs, serve, serve_prepared};

@@ -173,8 +173,8 @@ fn first_of(entrances: &[Entrance]) -> io::Result<Option<SocketAddr>> {
     entrances.first().map(|entrance| entrance.listener.local_addr()).transpose()
 }
 
-/// Addresses without TLS as the level of encryption has them, each once.
-pub(crate) fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
+/// Addresses without TLS as the level of encryption has them, each once: where a start listens.
+pub fn plain_addrs(config: &Config, addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let level = encryption_level(config);
     let mut all: Vec<SocketAddr> = Vec::new();
     for addr in addrs.into_iter().map(|addr| level.plain_addr(addr)) {
@@ -492,8 +492,21 @@ impl Server {
     /// Has the node go by a configuration that was read again, as far as that is possible while it runs. Blocks while
     /// the disk works.
     pub fn reload(&self, config: Config) -> Reloaded {
+        self.reload_beside(config, Reloaded::default())
+    }
+
+    /// Why the keys of a configuration that was read again cannot be taken; `None` if they can.
+    pub fn why_not_keys(&self, config: &Config) -> Option<String> {
+        reload::why_not_keys(&self.config.lock(), config)
+    }
+
+    /// The same, with what came of parts of the configuration that the node does not know.
+    pub fn reload_beside(&self, config: Config, beside: Reloaded) -> Reloaded {
         let (env, asked) = (self.node.env(), config.tls.clone());
         let mut told = reload::reload(&self.node, &mut self.config.lock(), config);
+        told.taken.splice(0..0, beside.taken);
+        told.waiting.extend(beside.waiting);
+        told.refused.extend(beside.refused);
         if let (Some(encrypted), Some(asked)) = (&self.encrypted, asked) {
             let overruled = encrypted.tls.overruled(&asked);
             match encrypted.tls.reload(env, &asked) {

@@ -87,6 +87,9 @@ fn use_http(server: &Server) {
     taken(server, "DELETE", "/settings/security/disableUIOverHttp", "");
     taken(server, "DELETE", "/settings/clientCertAuth", "");
     taken(server, "POST", "/node/settings/log", "level=warn");
+    let alternate = "/node/controller/setupAlternateAddresses/external";
+    taken(server, "PUT", alternate, "hostname=elsewhere.example&kv=31210");
+    taken(server, "DELETE", alternate, "");
     taken(server, "POST", "/settings/clientCertAuth", r#"{"state":"disable","prefixes":[]}"#);
     let (code, told) = http(server, "POST", "/settings/passwordPolicy", "minLength=9&minDigits=2");
     assert!(code == 400 && told.contains("minDigits"), "what is refused is no change: {code} {told}");
@@ -94,6 +97,10 @@ fn use_http(server: &Server) {
     taken(server, "POST", "/pools/default/buckets/b", "ramQuota=101");
     taken(server, "PATCH", "/v1/buckets/b/settings", "{\"mem_high_wat_percent\": \"80\"}");
     taken(server, "POST", "/pools/default/buckets/b/controller/doFlush", "");
+    let source = format!(
+        r#"{{"node":"127.0.0.1:1","username":"ann","password":"{SECRET}","vbuckets":"0-1","mode":"replicate"}}"#
+    );
+    taken(server, "PUT", "/v1/buckets/b/replication", &format!("{{\"sources\":[{source}]}}"));
     taken(server, "DELETE", "/pools/default/buckets/b", "");
     taken(server, "POST", SCOPES, "name=s");
     taken(server, "POST", &format!("{SCOPES}/s/collections"), "name=c&maxTTL=5");
@@ -175,6 +182,13 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (61454, "Administrator", "/snapshot", SNAPSHOT),
     (61455, "Administrator", "/id", "61455"),
     (61453, "Administrator", "/command", "StartPersistence"),
+    (61456, "Administrator", "/hostname", "elsewhere.example"),
+    (61456, "Administrator", "/kv", "31210"),
+    (61457, "Administrator", "/name", "remove alternate address"),
+    (61443, "Administrator", "/sources/0/node", "127.0.0.1:1"),
+    (61443, "Administrator", "/sources/0/username", "ann"),
+    (61443, "Administrator", "/sources/0/vbuckets", "0-1"),
+    (61443, "Administrator", "/sources/0/mode", "replicate"),
     (8236, "Administrator", "/state", "disable"),
     (8237, "Administrator", "/settings/disableUIOverHttp", "false"),
     (8237, "Administrator", "/service", "data"),

@@ -3,12 +3,13 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::VbId;
+use base::env::{Env, RealSpawn, Spawn, Task};
 use protocol::Status;
 use serde_json::{Value, json};
 use support::{Client, Lines, ask, http, http_as, json, start};
@@ -715,4 +716,37 @@ fn a_stop_waits_for_no_line_of_flushes() {
     let bucket = node.bucket("b").expect("it stays");
     let mut seqnos = (0..support::VBUCKETS).map(|vb| bucket.inspect(VbId(vb), |vb| vb.high_seqno().0));
     assert!(seqnos.any(|seqno| seqno == Some(1)), "no flush has begun");
+}
+
+/// The first thread that is to move a bucket cannot be started.
+#[derive(Default)]
+struct NoFirstMover(AtomicBool);
+
+impl Spawn for NoFirstMover {
+    fn spawn(&self, name: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<Task> {
+        let is_first = name.starts_with("move-") && !self.0.swap(true, Ordering::SeqCst);
+        if is_first { Err(io::ErrorKind::OutOfMemory.into()) } else { RealSpawn.spawn(name, job) }
+    }
+}
+
+/// A move that is on disk, and whose thread could not be started, goes on when it is asked for again.
+#[test]
+fn a_move_whose_thread_could_not_be_started_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let env = Env { spawn: Arc::new(NoFirstMover::default()), ..Env::real() };
+    let server = support::start_in(env, folder.path(), "");
+    let path = "/v1/buckets/default/migration";
+    let store = || json(&server, path)["storageBackend"].as_str().expect("a store").to_owned();
+    let other = if store() == "magma" { "couchstore" } else { "magma" };
+    let form = format!("storageBackend={other}");
+    let (code, told) = http(&server, "POST", path, &form);
+    assert!(code >= 500 && told.contains("thread"), "{code} {told}");
+    let (code, told) = http(&server, "POST", path, &form);
+    assert_eq!(code, 202, "{told}");
+    let told = || json(&server, path)["state"].clone();
+    while told() != "none" {
+        std::thread::yield_now();
+    }
+    assert_eq!(store(), other);
+    server.stop().expect("a clean stop");
 }

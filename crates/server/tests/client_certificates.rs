@@ -3,6 +3,8 @@
 
 #[path = "support/ca.rs"]
 mod ca;
+#[path = "support/gated_disk.rs"]
+mod gated_disk;
 mod support;
 
 use std::io::{Read, Write};
@@ -10,7 +12,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use base::env::Env;
 use ca::Ca;
+use gated_disk::GatedDisk;
 use protocol::{RequestParts, Status, opcode, write_request};
 use rcgen::{DnType, KeyPair, SanType};
 use rustls::pki_types::ServerName;
@@ -29,17 +33,26 @@ struct Fixture {
 
 impl Fixture {
     fn start(more: &str) -> Fixture {
+        Fixture::start_in(Env::real(), more)
+    }
+
+    fn start_in(env: Env, more: &str) -> Fixture {
         let folder = tempfile::tempdir().expect("a folder");
         let ca = Ca::new();
         let (certificate, key) = ca.write(folder.path(), &["127.0.0.1"]);
         let roots = folder.path().join("ca.pem");
         std::fs::write(&roots, ca.pem()).expect("written");
-        let lines = format!(
-            "tls-cert = {certificate:?}\ntls-key = {key:?}\ntls-ca = {roots:?}\n\
-             kv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\n{more}"
-        );
-        let server = start(&folder.path().join("data"), &lines);
+        let lines = format!("tls-cert = {certificate:?}\ntls-key = {key:?}\n{}", lines(&roots, more));
+        let server = support::start_in(env, &folder.path().join("data"), &lines);
         Fixture { folder, ca, server }
+    }
+
+    /// Has the node go by another configuration, as SIGHUP does: with CAs from this file. What is refused.
+    fn reload(&self, cas: &str, more: &str) -> Vec<String> {
+        let path = |name: &str| self.folder.path().join(name);
+        let (certificate, key) = (path("node.pem"), path("node.key"));
+        let lines = format!("tls-cert = {certificate:?}\ntls-key = {key:?}\n{}", lines(&path(cas), more));
+        self.server.reload(support::config(&path("data"), 2, &lines)).refused
     }
 
     fn kvs(&self) -> SocketAddr {
@@ -58,6 +71,11 @@ impl Fixture {
     fn without_certificate(&self) -> Arc<ClientConfig> {
         Arc::new(trusting(&[&self.ca]).with_no_client_auth())
     }
+}
+
+/// What is said of TLS beside certificate and key.
+fn lines(cas: &std::path::Path, more: &str) -> String {
+    format!("tls-ca = {cas:?}\nkv-tls = \"127.0.0.1:0\"\nhttp-tls = \"127.0.0.1:0\"\n{more}")
 }
 
 /// A client that trusts these CAs, and shows a certificate that `issuer` signed for these names.
@@ -420,4 +438,68 @@ fn no_certificate_counts_while_the_cas_cannot_be_read() {
         assert_eq!(healthz().0, 200);
     }
     fixture.server.stop().expect("a clean stop");
+}
+
+const OPTIONAL: &str = "tls-client-auth = \"optional\"\n";
+
+/// A configuration that is refused says nothing of the CAs that count, however often it comes.
+#[test]
+fn a_file_of_cas_that_is_not_there_changes_nothing() {
+    let fixture = Fixture::start(OPTIONAL);
+    let client = fixture.client(&fixture.ca, "Administrator", Vec::new());
+    for _ in 0..3 {
+        let refused = fixture.reload("no-such.pem", OPTIONAL).join("; ");
+        assert!(refused.contains("no-such.pem") && !refused.contains("are refused"), "{refused}");
+        assert!(is_let_in(fixture.https(), Arc::clone(&client)));
+        assert_eq!(support::http(&fixture.server, "GET", "/healthz", "").0, 200);
+    }
+    fixture.server.stop().expect("a clean stop");
+}
+
+/// Who read the files before another configuration was taken does not put back what counted before.
+#[test]
+fn a_slow_look_does_not_undo_what_was_taken_meanwhile() {
+    let disk = GatedDisk::of("ca.pem");
+    let fixture = Fixture::start_in(Env { disk: Arc::new(disk.clone()), ..Env::real() }, OPTIONAL);
+    let new = Ca::new();
+    std::fs::write(fixture.folder.path().join("new-ca.pem"), new.pem()).expect("written");
+    let (of_old, of_new) = (&fixture.ca, &new);
+    let clients = [of_old, of_new].map(|issuer| fixture.client(issuer, "Administrator", Vec::new()));
+    let reached = (fixture.server.kv_addr(), fixture.server.http_addr());
+    disk.set_shut(true);
+    std::thread::scope(|scope| {
+        let path = "/node/controller/reloadCertificate";
+        let looked = scope.spawn(move || support::http(&reached, "POST", path, ""));
+        // It, and the look that the node takes by itself.
+        disk.until_waiting(2);
+        assert!(fixture.reload("new-ca.pem", OPTIONAL).is_empty());
+        disk.set_shut(false);
+        assert_eq!(looked.join().expect("an answer").0, 200);
+    });
+    let are_let_in = clients.map(|client| is_let_in(fixture.https(), client));
+    assert_eq!(are_let_in, [false, true], "the CA was taken out");
+    fixture.server.stop().expect("a clean stop");
+}
+
+/// A certificate that names no user is a login that failed, over both protocols, once the client asks for something.
+#[test]
+fn certificates_that_name_no_user_are_in_the_audit_log() {
+    let fixture = Fixture::start(OPTIONAL);
+    let (code, told) = support::http(&fixture.server, "POST", "/settings/audit", "auditdEnabled=true");
+    assert_eq!(code, 200, "{told}");
+    let stranger = fixture.client(&fixture.ca, "no-such-user", Vec::new());
+    assert_eq!(ask(fixture.kvs(), Arc::clone(&stranger), &writes())[0], Status::Eaccess as u16);
+    assert!(http_status(fixture.https(), stranger).contains("401"));
+    fixture.server.stop().expect("a clean stop");
+    let log = fixture.folder.path().join("data/audit/audit.log");
+    let log = std::fs::read_to_string(log).expect("the log");
+    let records: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let why = "the client's certificate names a user that does not exist";
+    for id in [20_481, 8_264] {
+        let of_stranger = |record: &&serde_json::Value| {
+            record["id"] == id && record["real_userid"]["user"] == "no-such-user" && record["reason"] == why
+        };
+        assert!(records.iter().any(|record| of_stranger(&record)), "{id}: {log}");
+    }
 }

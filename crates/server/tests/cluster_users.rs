@@ -261,7 +261,7 @@ fn a_founder_whose_users_the_store_denies_founds_its_cluster_and_moves_them_late
     let member = Member::start(folder.path(), &store);
     assert!(member.cluster.wait_until_served(SOON), "documents need no users");
     soon("the log says so", || log.has_line(&["ERROR", "users.json are not moved", "it is away"]));
-    assert_eq!(log_in(&member.server, "password").1, Status::AuthError);
+    assert_eq!(log_in(&member.server, "password").1, Status::Etmpfail);
     store.denies_users.store(false, Ordering::SeqCst);
     soon("ann is moved", || log_in(&member.server, "password").1 == Status::Success);
     member.stop();
@@ -335,6 +335,33 @@ fn a_member_that_is_cut_off_lets_no_user_of_the_store_in_for_long() {
     nodes.put(0, ANN, "password=password&roles=ro_admin");
     soon("ann is let in", || log_in(nodes.on(1), "password").1 == Status::Success);
     nodes.stop();
+}
+
+/// A member that starts knows no user of its cluster for a moment, and says so.
+#[test]
+fn a_member_that_has_not_read_the_users_calls_no_password_wrong() {
+    let shared: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let ways = [0, 1].map(|_| Arc::new(Away::of(Arc::clone(&shared))));
+    let folders = [0, 1].map(|_| tempfile::tempdir().expect("a folder"));
+    let first = Member::start(folders[0].path(), &ways[0]);
+    assert_eq!(http(&first.server, "PUT", ANN, "password=password&roles=admin").0, 200);
+    ways[1].denies_users.store(true, Ordering::SeqCst);
+    let second = Member::start(folders[1].path(), &ways[1]);
+    let addr = second.server.http_addr();
+    let over_http = |user: &str| http_as(user, addr, "GET", "/pools", "").0;
+    let (code, told) = http(&second.server, "POST", "/settings/audit", "auditdEnabled=true");
+    assert_eq!(code, 200, "{told}");
+    // More than are let through of wrong passwords.
+    for password in ["password", "wrong"].into_iter().cycle().take(60) {
+        assert_eq!(log_in(&second.server, password).1, Status::Etmpfail, "{password}");
+    }
+    assert_eq!((over_http("ann"), over_http("nobody"), over_http("Administrator")), (503, 503, 200));
+    let records = std::fs::read_to_string(folders[1].path().join("audit/audit.log")).expect("it is written");
+    assert!(!records.contains("\"ann\"") && !records.contains("\"nobody\""), "{records}");
+    ways[1].denies_users.store(false, Ordering::SeqCst);
+    soon("ann is let in", || log_in(&second.server, "password").1 == Status::Success);
+    assert_eq!((log_in(&second.server, "wrong").1, over_http("nobody")), (Status::AuthError, 401));
+    [second, first].into_iter().for_each(Member::stop);
 }
 
 /// A user who was removed does not come back because somebody restores the store.

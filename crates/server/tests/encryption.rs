@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base::encryption::{DataKeys, KeyRing, WrappingKeys, keys_in_use};
-use base::env::Env;
+use base::encryption::{DataKeys, EncryptedDisk, KeyRing, WrappingKeys, keys_in_use};
+use base::env::{Env, OpenMode};
 use node::Config;
 use protocol::feature::Feature;
 use protocol::{RequestParts, Status, opcode};
@@ -324,6 +324,28 @@ fn keys_are_exchanged_while_clients_write() {
     server.stop().expect("a clean stop");
     let (hits, _) = search(folder.path());
     assert!(hits.is_empty(), "{hits:?}");
+}
+
+/// One of two files under a key that its folder does not have, as one from before an exchange of keys may be, costs nothing.
+#[test]
+fn a_copy_under_an_unknown_key_costs_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), &['1']);
+    fill(&server);
+    server.stop().expect("a clean stop");
+    let elsewhere = EncryptedDisk::env(&Env::real(), DataKeys::ephemeral(&Env::real()));
+    for name in ["catalog", "catalog.copy", "manifest.json", "manifest.json.copy", "uuid", "uuid.copy"] {
+        let path = folder.path().join("buckets/a").join(name);
+        fs::remove_file(&path).expect(name);
+        let file = elsewhere.disk.open(&path, OpenMode::CreateNew).expect("a file");
+        file.write_at(b"of another time", 0).and_then(|()| file.sync_data()).expect("written");
+        let server = start(folder.path(), &['1']);
+        assert_whole(&server, "a");
+        assert_eq!(http(&server, "GET", "/healthz", "").0, 200, "{name}");
+        server.stop().expect("a clean stop");
+        let again = elsewhere.disk.open(&path, OpenMode::Read);
+        assert!(again.is_err(), "{name} was written again under a key of the folder");
+    }
 }
 
 /// When the node says that the earlier wrapping key is not needed, no bucket needs it.

@@ -5,10 +5,10 @@
 mod full_disk;
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
 
-use base::env::Env;
+use base::env::{DiskCall, Env, marked};
 use base::{VbId, VbState};
 use full_disk::FullDisk;
 use protocol::Status;
@@ -97,5 +97,50 @@ fn a_full_disk_is_not_healthy_until_there_is_room_again() {
     disk.is_full.store(false, Ordering::SeqCst);
     while client.set(b"k", b"after") != Some(Status::Success) {}
     assert_eq!(told(&server), ([200; 3], ["ok\n".to_owned(), "ok\n".to_owned()]));
+    server.stop().expect("a clean stop");
+}
+
+#[test]
+fn a_call_of_the_disk_that_does_not_end_is_told_until_it_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (world, clock) = support::world();
+    // Whether the flusher waits in a sync, and whether it is to.
+    let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
+    let of_flusher = Arc::clone(&gate);
+    let hook = move || {
+        let (state, changed) = &*of_flusher;
+        let is_flusher = std::thread::current().name().is_some_and(|name| name.starts_with("flush-"));
+        let state = state.lock().expect("no thread panicked");
+        if is_flusher && state.1 {
+            marked(DiskCall::Sync, || {
+                let mut state = state;
+                state.0 = true;
+                changed.notify_all();
+                drop(changed.wait_while(state, |state| state.1).expect("no thread panicked"));
+            });
+        }
+    };
+    let disk = FullDisk { on_sync: Some(Arc::new(hook)), ..FullDisk::default() };
+    let server = support::start_in(Env { disk: Arc::new(disk), ..world }, folder.path(), "");
+    let mut client = Client::connect(&server, "default", &[]);
+    let (state, changed) = &*gate;
+    state.lock().expect("no thread panicked").1 = true;
+    assert_eq!(client.set(b"k", b"v"), Some(Status::Success));
+    let locked = state.lock().expect("no thread panicked");
+    drop(changed.wait_while(locked, |state| !state.0).expect("no thread panicked"));
+    assert_eq!(told(&server).0, [200; 3], "it has just begun");
+    clock.advance(9);
+    assert_eq!(told(&server).0, [200; 3], "a slow disk is no reason");
+    clock.advance(9);
+    let (codes, [_, healthy]) = told(&server);
+    assert_eq!(codes, [200, 200, 503]);
+    let expected = "bucket default: the disk has not ended a sync for 1";
+    assert!(healthy.starts_with(expected) && healthy.contains("the flusher waits"), "{healthy}");
+    let (_, metrics) = http(&server, "GET", "/metrics", "");
+    let blocked = |line: &str| line.starts_with("stave_disk_blocked_seconds{") && !line.ends_with(" 0");
+    assert!(metrics.lines().any(blocked), "{metrics}");
+    state.lock().expect("no thread panicked").1 = false;
+    changed.notify_all();
+    while told(&server) != ([200; 3], ["ok\n".to_owned(), "ok\n".to_owned()]) {}
     server.stop().expect("a clean stop");
 }

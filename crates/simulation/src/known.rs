@@ -276,6 +276,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::HelloDecidesStreamRights, Simulator::Node, 0),
     (Bug::ReaderTouches, Simulator::Node, 0),
     (Bug::TieGoesToLast, Simulator::Conflicts, 0),
+    (Bug::TieKeepsBoth, Simulator::Conflicts, 0),
     (Bug::RevisionBeforeTime, Simulator::Conflicts, 0),
     (Bug::TombstoneComparesFlags, Simulator::Conflicts, 0),
     (Bug::BucketAdminRulesCluster, Simulator::Http, 0),

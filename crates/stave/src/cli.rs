@@ -233,7 +233,8 @@ pub fn run() -> ExitCode {
     let cli = given.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let ended = match cli.map_err(anyhow::Error::downcast::<clap::Error>) {
         Ok((cli, matches)) => {
-            secret_flags::leave_the_process_list(&command, &args, &matches);
+            // Not `command`, which leaves out variables that are set and empty.
+            secret_flags::leave_the_process_list(&Cli::command(), &args, &matches);
             named_files::are_there(&matches)
                 .map_err(anyhow::Error::new)
                 .and_then(|()| dispatch(&Env::real(), cli.command))

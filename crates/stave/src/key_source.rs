@@ -1,16 +1,29 @@
 //! Where a key of encryption comes from: a file, a command or the environment.
 
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base::encryption::WrappingKeys;
 use base::env::{Env, OpenMode};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::commands::serve::cannot_read;
 
 /// More than any list of keys takes.
 const MOST_BYTES: usize = 64 << 10;
+
+/// For how long a command may take that prints a key.
+pub(crate) const KEY_COMMAND_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// More of what it says is not told.
+const MOST_SAID_BYTES: usize = 4 << 10;
 
 /// What was given of the three.
 pub(crate) struct KeySource<'a> {
@@ -21,14 +34,26 @@ pub(crate) struct KeySource<'a> {
     pub(crate) command_flag: &'static str,
     /// The environment variable with the key itself.
     pub(crate) variable: &'static str,
+    /// For how long the command may take.
+    pub(crate) limit: Duration,
+}
+
+/// What a command has printed.
+struct Printed {
+    status: ExitStatus,
+    out: Vec<u8>,
+    said: Vec<u8>,
 }
 
 impl KeySource<'_> {
-    /// The key that was given, from the first of file, command and environment that there is.
-    pub(crate) fn read(&self, env: &Env) -> anyhow::Result<Option<WrappingKeys>> {
+    /// The key that was given, from the first of file, command and environment that there is. A command is ended early once
+    /// it is `cancelled`.
+    pub(crate) fn read(&self, env: &Env, cancelled: &AtomicBool) -> anyhow::Result<Option<WrappingKeys>> {
         let (text, source) = match (self.file, self.command) {
             (Some(path), _) => (read_text(env, path)?, path.display().to_string()),
-            (None, Some(command)) => (self.output_of(command)?, format!("what `{command}` prints")),
+            (None, Some(command)) => {
+                (self.output_of(env, command, cancelled)?, format!("what `{command}` prints"))
+            }
             (None, None) => match std::env::var(self.variable) {
                 Ok(text) => (text, self.variable.to_owned()),
                 Err(_) => return Ok(None),
@@ -37,17 +62,98 @@ impl KeySource<'_> {
         Ok(Some(WrappingKeys::parse(&text, &source)?))
     }
 
-    fn output_of(&self, command: &str) -> anyhow::Result<String> {
-        let flag = self.command_flag;
+    fn output_of(&self, env: &Env, command: &str, cancelled: &AtomicBool) -> anyhow::Result<String> {
+        let (flag, limit) = (self.command_flag, self.limit);
         let failed = || format!("cannot run `{command}`, which {flag} names");
-        let output = Command::new("sh").arg("-c").arg(command).output().with_context(failed)?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
+        let Some(Printed { status, out, said }) = self.run(env, command, cancelled).with_context(failed)?
+        else {
+            bail!(
+                "`{command}`, which {flag} names, has not ended after {} seconds, and was ended: look at what it waits for",
+                limit.as_secs()
+            );
+        };
+        if !status.success() {
+            let said = String::from_utf8_lossy(&said);
             let said = if said.trim().is_empty() { "it said nothing" } else { said.trim() };
-            bail!("`{command}`, which {flag} names, ended with {}: {said}", output.status);
+            bail!("`{command}`, which {flag} names, ended with {status}: {said}");
         }
-        String::from_utf8(output.stdout).with_context(failed)
+        if out.len() == MOST_BYTES {
+            bail!(
+                "`{command}`, which {flag} names, prints more than keys: at most {MOST_BYTES} bytes are read"
+            );
+        }
+        String::from_utf8(out).with_context(failed)
     }
+
+    /// Runs the command until it has ended. `None` if it took too long, or is not waited for any more: it is killed then.
+    #[allow(clippy::disallowed_methods, reason = "a process that ends wakes no one here")]
+    fn run(&self, env: &Env, command: &str, cancelled: &AtomicBool) -> io::Result<Option<Printed>> {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own, so that what the command has started ends with it. One that asks a person at the terminal must
+        // stay in the terminal's.
+        let is_group = !io::stdin().is_terminal();
+        if is_group {
+            shell.process_group(0);
+        }
+        let mut child = shell.spawn()?;
+        let begun = env.clock.monotonic();
+        let out = child.stdout.take().map(|pipe| read_all(env, pipe, MOST_BYTES)).transpose()?;
+        let said = child.stderr.take().map(|pipe| read_all(env, pipe, MOST_SAID_BYTES)).transpose()?;
+        let is_over = || env.clock.monotonic() - begun > self.limit || cancelled.load(Ordering::SeqCst);
+        let mut texts = [Vec::new(), Vec::new()];
+        // What it has started may hold the pipes when it has ended, so that these have the same limit.
+        for (text, pipe) in texts.iter_mut().zip([out, said]) {
+            let Some(pipe) = pipe else { continue };
+            loop {
+                match pipe.recv_timeout(LOOK_EVERY) {
+                    Ok(read) => break *text = read,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                    Err(mpsc::RecvTimeoutError::Timeout) if is_over() => {
+                        kill(&mut child, is_group);
+                        return Ok(None);
+                    }
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                }
+            }
+        }
+        let [out, said] = texts;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(Printed { status, out, said }));
+            }
+            if is_over() {
+                kill(&mut child, is_group);
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Reads a pipe on a thread of its own, so that it can be left when it does not end.
+fn read_all(env: &Env, pipe: impl Read + Send + 'static, most: usize) -> io::Result<Receiver<Vec<u8>>> {
+    let (done, read) = mpsc::channel();
+    let reads = move || {
+        let mut bytes = Vec::new();
+        let mut pipe = pipe;
+        if pipe.by_ref().take(most as u64).read_to_end(&mut bytes).is_ok() {
+            // So that a command that says more than is told does not wait for room, or fail for the want of it.
+            let is_awaited = done.send(bytes).is_ok();
+            let _ = is_awaited.then(|| io::copy(&mut pipe, &mut io::sink()));
+        }
+    };
+    env.spawn.spawn("key-command", Box::new(reads))?;
+    Ok(read)
+}
+
+/// What fails has ended already.
+fn kill(child: &mut Child, is_group: bool) {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).filter(|_| is_group);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill().and_then(|()| child.wait().map(drop));
 }
 
 /// The text of a file with keys.
@@ -61,4 +167,47 @@ pub(crate) fn read_text(env: &Env, path: &Path) -> anyhow::Result<String> {
     let read = file.read_at(&mut bytes, 0).with_context(failed)?;
     bytes.truncate(read);
     String::from_utf8(bytes).with_context(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(command: &str, limit: Duration) -> KeySource<'_> {
+        KeySource {
+            file: None,
+            command: Some(command),
+            command_flag: "--key-command",
+            variable: "NOT_SET",
+            limit,
+        }
+    }
+
+    fn refused(command: &str, limit: Duration, is_cancelled: bool) -> String {
+        let read = source(command, limit).read(&Env::real(), &AtomicBool::new(is_cancelled));
+        format!("{:#}", read.expect_err("refused"))
+    }
+
+    #[test]
+    fn a_command_prints_the_key() {
+        let command = format!("echo {}", "ab".repeat(32));
+        let read = source(&command, KEY_COMMAND_LIMIT).read(&Env::real(), &AtomicBool::new(false));
+        assert!(read.expect("it ends").is_some());
+        let why = refused("echo no vault >&2; exit 3", KEY_COMMAND_LIMIT, false);
+        assert!(why.contains("exit status: 3") && why.contains("no vault"), "{why}");
+        let why = refused("head -c 100000 /dev/zero", KEY_COMMAND_LIMIT, false);
+        assert!(why.contains("prints more than keys"), "{why}");
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended() {
+        let begun = Env::real().clock.monotonic();
+        // What the shell has started holds the pipes, too.
+        for command in ["sleep 600", "sleep 600; true", "sleep 600 & exit 0"] {
+            let why = refused(command, Duration::from_millis(50), false);
+            assert!(why.contains("has not ended") && why.contains("--key-command"), "{why}");
+            refused(command, KEY_COMMAND_LIMIT, true);
+        }
+        assert!(Env::real().clock.monotonic() - begun < KEY_COMMAND_LIMIT);
+    }
 }

@@ -5,6 +5,7 @@ mod file;
 mod keys;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::encryption::WrappingKeys;
@@ -34,6 +35,14 @@ const PARTS: [&str; 8] = ["dcp", "dev", "engine", "kvstore", "logstore", "node",
 
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
+/// What became of what the configuration says of the log.
+pub struct Followed {
+    /// How much is logged, and by whose word.
+    pub levels: String,
+    /// Names of the settings that are different now.
+    pub taken: Vec<String>,
+}
+
 /// The log, which can be told to say more or less, in another form, or elsewhere.
 pub struct Log {
     lines: reload::Handle<Lines, Registry>,
@@ -41,6 +50,8 @@ pub struct Log {
     /// What STAVE_LOG says, which wins over the configuration.
     by_environment: Option<String>,
     format: LogFormat,
+    /// The file of the configuration.
+    file: Option<PathBuf>,
     keys: LogKeys,
     /// The last lines.
     pub recent: RecentLog,
@@ -70,7 +81,7 @@ impl Log {
             filter_handle.reload(filter(wanted)?).map_err(|error| error.to_string())
         });
         let (lines, keys) = (lines_handle, LogKeys::default());
-        Ok(Log { lines, destination, by_environment, format, keys, recent, levels })
+        Ok(Log { lines, destination, by_environment, format, file: None, keys, recent, levels })
     }
 
     /// Logs as the configuration says; its level counts if STAVE_LOG says nothing. What is different now, or why nothing
@@ -82,7 +93,7 @@ impl Log {
         configured: &LogConfig,
         wrapping: Option<&WrappingKeys>,
         rotates: bool,
-    ) -> Result<String, String> {
+    ) -> Result<Followed, String> {
         self.keys.decide(wrapping.is_some());
         let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
         filter_of(configured)?;
@@ -96,18 +107,24 @@ impl Log {
         };
         let format = configured.format.unwrap_or_default();
         let is_moved = file.is_some() != self.destination.is_file();
+        let path = configured.file.as_ref().map(|file| file.path.clone());
+        let mut differs = vec![("log-format", format != self.format), ("log-file", path != self.file)];
+        self.file = path;
         *self.destination.0.lock() = file;
         if format != self.format || is_moved {
             let lines = layer(format, &self.destination);
             self.lines.reload(lines).map_err(|error| error.to_string())?;
             self.format = format;
         }
-        if let Some(stays) = &self.by_environment {
-            self.levels.follow(stays)?;
-            return Ok(format!("the log stays as STAVE_LOG={stays} has it"));
-        }
-        self.levels.follow(wanted)?;
-        Ok(format!("log = {wanted:?}"))
+        let before = self.levels.levels().present;
+        let (followed, levels) = match &self.by_environment {
+            Some(stays) => (stays.as_str(), format!("the log stays as STAVE_LOG={stays} has it")),
+            None => (wanted, format!("log = {wanted:?}")),
+        };
+        self.levels.follow(followed)?;
+        differs.push(("log", before != followed));
+        let taken = differs.into_iter().filter(|(_, differs)| *differs);
+        Ok(Followed { levels, taken: taken.map(|(name, _)| name.to_owned()).collect() })
     }
 }
 

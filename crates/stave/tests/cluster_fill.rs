@@ -11,8 +11,9 @@ mod support;
 
 use std::time::Instant;
 
-use members::{Follower, PATIENCE, Place, World, fill, place, post, run};
+use members::{Follower, PATIENCE, Place, World, all_are_up, fill, place, post, run};
 use protocol::{RequestParts, Status, opcode};
+use rustix::process::Signal;
 use support::{Reach, http, json};
 
 const BUCKET: &str = "/pools/default/buckets/default";
@@ -54,10 +55,14 @@ fn a_new_member_gets_its_copies_as_files() {
     assert_eq!(code, 200, "{told}");
     fill(place(&a), DOCUMENTS);
     // Nothing is in memory any more that a stream could begin with.
-    drop((a, b));
+    for node in [a, b] {
+        node.signal(Signal::TERM);
+        node.ends_well();
+    }
     let (a, b) = (world.node("a"), world.node("b"));
     all_are_there(place(&a), "started again");
     let c = world.node("c");
+    all_are_up(&a, 3);
     run(&a, &["cluster", "rebalance"]);
     let (filled, refused) = files(&c);
     assert!(filled > 0 && refused == 0, "{filled} filled with files, {refused} refused");

@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use members::{Follower, PATIENCE, Place, VBUCKETS, World, fill, place, post, run, said, stave};
+use members::{Follower, PATIENCE, Place, VBUCKETS, World, all_are_up, fill, place, post, run, said, stave};
 use process::Process;
 use protocol::{RequestParts, Status, opcode};
 use rustix::process::Signal;
@@ -209,6 +209,7 @@ fn all_members_move_a_bucket_while_it_is_written_to() {
     let d = world.node("d");
     assert!(!is_over(&json(&a, MIGRATION)));
     c.signal(Signal::CONT);
+    all_are_up(&a, 4);
     run(&a, &["cluster", "rebalance"]);
     until(&a, &writers, is_over);
     are_in(&[&a, &b, &c, &d], other);

@@ -205,6 +205,36 @@ fn files_that_flags_name_are_read_again() {
     node.signal(Signal::HUP);
     while !told().contains("nothing was changed") {}
     assert!(may("second"));
+    // Nor does a key file without the key in use, whose copy elsewhere would open nothing any more.
+    std::fs::write(&password, "third\n").expect("written");
+    std::fs::rename(&wrapping, path("right-key")).expect("moved");
+    std::fs::write(&wrapping, "3".repeat(64)).expect("written");
+    node.signal(Signal::HUP);
+    let told = || {
+        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
+        decrypt.args(["decrypt", "--text", "--encryption-key-file", &path("right-key"), &log]);
+        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
+    };
+    while !told().contains("put the key in use back") {}
+    assert!(may("second"), "all of it is refused");
+    std::fs::rename(path("right-key"), &wrapping).expect("moved");
+    node.signal(Signal::TERM);
+    node.ends_well();
+    drop(Process::start(SERVE, &more));
+}
+
+/// A vault that hangs keeps no node from being stopped.
+#[test]
+fn a_key_command_that_does_not_end_does_not_keep_a_node_from_stopping() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("getkey"), format!("echo {}", "1".repeat(64))).expect("written");
+    let (data, command) = (path("data"), format!("sh {}", path("getkey")));
+    let node = Process::start(SERVE, &["--data", &data, "--encryption-key-command", &command]);
+    let hangs = format!("touch {}; sleep 600", path("asked"));
+    std::fs::write(path("getkey"), hangs).expect("written");
+    node.signal(Signal::HUP);
+    while !std::path::Path::new(&path("asked")).exists() {}
     node.signal(Signal::TERM);
     node.ends_well();
 }
@@ -251,6 +281,7 @@ fn a_configuration_is_read_again() {
     // The log says less now, but what needs a restart.
     let told = node.logged("read again");
     assert!(told.contains("needs a restart: threads") && told.contains("log = \\\"warn\\\""), "{told}");
+    assert!(told.contains("taken: log; "), "{told}");
     while !may("comes") {}
     assert!(may("stays") && !may("goes"));
     while http(&node, "GET", "/pools/default/buckets/default", "").1.contains("\"ram\":104857600") {}
@@ -260,6 +291,11 @@ fn a_configuration_is_read_again() {
     node.signal(Signal::HUP);
     let told = node.logged("read again");
     assert!(told.contains("needs a restart: threads") && told.contains("log = \\\"info\\\""), "{told}");
+    assert!(told.contains("taken: log; "), "{told}");
+    configure(folder.path(), &["threads = 7\nlog-format = \"json\"\n", &after.concat()].concat());
+    node.signal(Signal::HUP);
+    let told = node.logged("read again");
+    assert!(told.contains("taken: log-format; "), "{told}");
     node.signal(Signal::TERM);
     node.ends_well();
 }
@@ -300,6 +336,7 @@ fn the_log_is_objects_if_asked_for_and_moves_to_a_file() {
     node.signal(Signal::HUP);
     let text = || std::fs::read_to_string(&path).unwrap_or_default();
     while !text().contains("read again") {}
+    assert!(text().contains("taken: log-file; needs"), "{}", text());
     node.signal(Signal::TERM);
     node.ends_well();
     let text = text();

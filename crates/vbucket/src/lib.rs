@@ -49,7 +49,7 @@ pub use hlc::{ClockCounts, ClockLimits, Hlc};
 pub use ops::{
     Basis, Change, Completed, ConflictRule, Existence, FlushBatch, IncomingSnapshot, Loaded, Look,
     MAX_FOREIGN_CAS, MAX_REV_SEQNO, Misplaced, OverdueLook, Placed, Prepared, Refusal, Refused,
-    SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, UnlockRefusal, WithMeta,
+    SavedSyncWrites, SnapshotKind, Stored, SyncWriteState, TieBreak, UnlockRefusal, WithMeta,
 };
 pub use range::{CheckpointView, Range, RangeLimit};
 pub use received::SnapshotBounds;

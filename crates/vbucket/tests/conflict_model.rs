@@ -1,5 +1,5 @@
 //! Conflicts between clusters, by seed: changes that bring their own metadata against a model of both rules, and two orders
-//! of the same changes, which must end in the same.
+//! of the same changes, of which many differ in their values alone; both must end in the same.
 
 #[cfg(debug_assertions)]
 #[path = "../../simulation/src/known.rs"]
@@ -10,9 +10,12 @@ use std::collections::BTreeMap;
 
 use base::env::sim::SplitMix64;
 use base::{
-    Account, Cas, DocKey, Heap, ItemKind, Moment, NewVersion, RevSeqno, VbId, VbState, VbUuid, VersionMeta,
+    Account, Cas, Datatype, DocKey, Heap, ItemKind, Moment, NewVersion, RevSeqno, VbId, VbState, VbUuid,
+    VersionMeta,
 };
-use vbucket::{BucketContext, ConflictRule, Existence, Origin, Refusal, VBucket, WithMeta};
+use vbucket::{
+    BucketContext, ConflictRule, Existence, Origin, Refusal, TieBreak, VBucket, VersionRef, WithMeta,
+};
 
 const NOW: Moment = Moment(1_800_000_000_000_000_000);
 const KEYS: u64 = 4;
@@ -29,6 +32,16 @@ struct Seen {
     rev: u64,
     expiry: u32,
     flags: u32,
+    /// Some bits of [`Datatype`], whatever the value is.
+    datatype: u8,
+    value: u8,
+}
+
+impl Seen {
+    /// What two clusters agree on: neither the time of a deletion nor the flags of a tombstone.
+    fn agreed(self) -> Seen {
+        if self.deleted { Seen { expiry: 0, flags: 0, ..self } } else { self }
+    }
 }
 
 /// How a change is sent.
@@ -48,34 +61,54 @@ enum Outcome {
     Refused(Refusal),
 }
 
-/// Whether a version takes the place of another one, field by field, as the documentation of the field has it.
-fn model_wins(rule: ConflictRule, new: Seen, old: Seen) -> bool {
+/// Which of two versions wins by its metadata, field by field, as the documentation of the field has it; of a document and
+/// a tombstone with the same CAS and revision the document wins (record 218).
+fn model_order(rule: ConflictRule, new: Seen, old: Seen) -> Ordering {
     let cas = new.cas.cmp(&old.cas);
     let revision = new.rev.cmp(&old.rev);
     let order = match rule {
-        ConflictRule::Force => return true,
+        ConflictRule::Force => return Ordering::Greater,
         ConflictRule::RevisionWins => [revision, cas],
         ConflictRule::TimeWins => [cas, revision],
     };
     for one in order {
-        match one {
-            Ordering::Greater => return true,
-            Ordering::Less => return false,
-            Ordering::Equal => {}
+        if one != Ordering::Equal {
+            return one;
         }
     }
-    if new.deleted {
-        return false;
+    match (new.deleted, old.deleted) {
+        (true, true) => Ordering::Equal,
+        (true, false) => Ordering::Less,
+        (false, true) => Ordering::Greater,
+        (false, false) => new.expiry.cmp(&old.expiry).then(new.flags.cmp(&old.flags)),
     }
-    new.expiry > old.expiry || (new.expiry == old.expiry && new.flags > old.flags)
+}
+
+/// Which of two versions with the same metadata wins by its value: the one with attributes, then the greater one.
+fn model_tie(new: Seen, old: Seen) -> Ordering {
+    let has_attributes = |seen: Seen| Datatype(seen.datatype).is_xattr();
+    if has_attributes(new) != has_attributes(old) {
+        return if has_attributes(new) { Ordering::Greater } else { Ordering::Less };
+    }
+    new.value.cmp(&old.value).then(new.datatype.cmp(&old.datatype))
 }
 
 /// What a change comes to where `old` is.
 fn model_outcome(sent: &Sent, old: Option<Seen>) -> Outcome {
     let is_live = old.is_some_and(|old| !old.deleted);
     let is_other = sent.expected != 0 && old.is_none_or(|old| old.cas != sent.expected);
-    if old.is_some_and(|old| !model_wins(sent.rule, sent.seen, old)) {
-        return Outcome::Refused(Refusal::CasMismatch);
+    if let Some(old) = old {
+        let lost = match (model_order(sent.rule, sent.seen, old), model_tie(sent.seen, old)) {
+            (Ordering::Greater, _) => None,
+            (Ordering::Less, _) => Some(Refusal::CasMismatch),
+            (Ordering::Equal, _) if sent.add && is_live => Some(Refusal::Exists),
+            (Ordering::Equal, Ordering::Greater) => None,
+            (Ordering::Equal, Ordering::Less) => Some(Refusal::TieLost),
+            (Ordering::Equal, Ordering::Equal) => Some(Refusal::CasMismatch),
+        };
+        if let Some(refusal) = lost {
+            return Outcome::Refused(refusal);
+        }
     }
     if sent.add && is_live {
         return Outcome::Refused(Refusal::Exists);
@@ -102,18 +135,29 @@ impl Side {
     }
 
     fn send(&mut self, sent: &Sent) -> Outcome {
-        let Seen { deleted, cas, rev, expiry, flags } = sent.seen;
-        let kind = if deleted { ItemKind::Deletion } else { ItemKind::Mutation };
-        let (cas, rev_seqno) = (Cas(cas), RevSeqno(rev));
-        let meta = VersionMeta { kind, cas, rev_seqno, expiry, flags, ..VersionMeta::default() };
+        match self.send_with(sent, None) {
+            // As the engine does: the values are compared, and the change is sent again.
+            Outcome::Refused(Refusal::NeedsTieBreak) => {
+                let (meta, value) =
+                    self.version(sent.key).map(|found| (found.meta(), found.value()[0])).expect("tied");
+                let tie_break =
+                    TieBreak::between((&meta_of(sent.seen), &[sent.seen.value]), (&meta, &[value]));
+                self.send_with(sent, Some(tie_break))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn send_with(&mut self, sent: &Sent, tie_break: Option<TieBreak>) -> Outcome {
+        let meta = meta_of(sent.seen);
         let key = [sent.key];
-        let value: &[u8] = if deleted { b"" } else { b"v" };
         let change = WithMeta {
-            new: NewVersion::new(&self.heap, meta, DocKey::new(&key), &[value]),
+            new: NewVersion::new(&self.heap, meta, DocKey::new(&key), &[&[sent.seen.value]]),
             existence: if sent.add { Existence::Absent } else { Existence::Any },
             expected: Cas(sent.expected),
             attributes_of: None,
             rule: sent.rule,
+            tie_break,
             regenerate_cas: sent.regenerate,
         };
         let hash = self.real.table().hash(DocKey::new(&key));
@@ -123,10 +167,14 @@ impl Side {
         }
     }
 
-    fn seen(&self, key: u8) -> Option<Seen> {
+    fn version(&self, key: u8) -> Option<VersionRef<'_>> {
         let key = [key];
         let hash = self.real.table().hash(DocKey::new(&key));
-        let found = self.real.table().find(hash, DocKey::new(&key))?;
+        self.real.table().find(hash, DocKey::new(&key))
+    }
+
+    fn seen(&self, key: u8) -> Option<Seen> {
+        let found = self.version(key)?;
         let meta = found.meta();
         Some(Seen {
             deleted: meta.kind.is_deleted(),
@@ -134,8 +182,17 @@ impl Side {
             rev: meta.rev_seqno.0,
             expiry: meta.expiry,
             flags: meta.flags,
+            datatype: meta.datatype.0,
+            value: found.value()[0],
         })
     }
+}
+
+fn meta_of(seen: Seen) -> VersionMeta {
+    let Seen { deleted, cas, rev, expiry, flags, datatype, value: _ } = seen;
+    let kind = if deleted { ItemKind::Deletion } else { ItemKind::Mutation };
+    let (cas, rev_seqno, datatype) = (Cas(cas), RevSeqno(rev), Datatype(datatype));
+    VersionMeta { kind, cas, rev_seqno, expiry, flags, datatype, ..VersionMeta::default() }
 }
 
 /// Few values of each field, so that ties are common.
@@ -152,6 +209,8 @@ fn version(random: &mut SplitMix64) -> Seen {
             [0, 2_000_000_000, 2_100_000_000][random.below(3) as usize]
         },
         flags: random.below(3) as u32,
+        datatype: [Datatype::RAW, Datatype::JSON, Datatype::XATTR][random.below(3) as usize].0,
+        value: random.below(3) as u8,
     }
 }
 
@@ -202,13 +261,8 @@ fn steps(seed: u64, rule: ConflictRule) -> Result<(), String> {
 /// others.
 fn orders(seed: u64, rule: ConflictRule) -> Result<(), String> {
     let mut random = SplitMix64::new(seed ^ 0x5eed);
-    // No two of them have the same CAS and revision: what is the same in both is the same change.
-    let mut all: BTreeMap<(u8, u64, u64), Seen> = BTreeMap::new();
-    for _ in 0..CHANGES {
-        let (key, seen) = (random.below(KEYS) as u8, version(&mut random));
-        all.entry((key, seen.cas, seen.rev)).or_insert(seen);
-    }
-    let mut changes: Vec<(u8, Seen)> = all.iter().map(|((key, ..), seen)| (*key, *seen)).collect();
+    let mut changes: Vec<(u8, Seen)> =
+        (0..CHANGES).map(|_| (random.below(KEYS) as u8, version(&mut random))).collect();
     let mut sides = [Side::new(), Side::new()];
     for side in &mut sides {
         for at in (1..changes.len()).rev() {
@@ -225,8 +279,9 @@ fn orders(seed: u64, rule: ConflictRule) -> Result<(), String> {
     }
     for key in 0..KEYS as u8 {
         let of_key = changes.iter().filter(|(of, _)| *of == key).map(|(_, seen)| *seen);
-        let winner = of_key.reduce(|best, one| if model_wins(rule, one, best) { one } else { best });
-        let found = sides.each_ref().map(|side| side.seen(key));
+        let wins = |one, best| model_order(rule, one, best).then(model_tie(one, best)).is_gt();
+        let winner = of_key.reduce(|best, one| if wins(one, best) { one } else { best }).map(Seen::agreed);
+        let found = sides.each_ref().map(|side| side.seen(key).map(Seen::agreed));
         if found != [winner, winner] {
             return Err(format!("key {key}: the sides have {found:?}, and {winner:?} wins"));
         }

@@ -114,6 +114,7 @@ impl Model {
             expected: Cas::ANY,
             attributes_of: None,
             rule: ConflictRule::RevisionWins,
+            tie_break: None,
             regenerate_cas: false,
         };
         if let Ok(stored) = self.real.apply_with_meta(hash, change, NOW, |_| ()) {

@@ -112,6 +112,11 @@ class OneNode(unittest.TestCase):
             width = browser.js("return [document.documentElement.scrollWidth, window.innerWidth]")
             self.assertLessEqual(width[0], 360, f"{page} is wider than the screen")
             self.assertEqual(width[1], 360)
+            low = browser.js("""
+                const met = [...document.querySelectorAll('nav a, header button, header select, #page button, #page a.button, #page select')];
+                const seen = met.filter((one) => one.getClientRects().length && getComputedStyle(one).visibility === 'visible');
+                return seen.filter((one) => one.getBoundingClientRect().height < 44).map((one) => one.outerHTML.slice(0, 90))""")
+            self.assertEqual(low, [], f"{page}: lower than 44 px")
             browser.picture(f"{page}-phone")
 
     def test_the_log_is_shown_and_searched(self):
@@ -378,6 +383,48 @@ class OneNode(unittest.TestCase):
         browser.click_text("#find button", "Find")
         browser.says("order-003", "#shown-key")
         browser.complaints()
+
+
+class Sums(unittest.TestCase):
+    """How the overview puts samples of several nodes together."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.data = tempfile.TemporaryDirectory()
+        cls.server = Server(STAVE, "serve", "--data", cls.data.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        cls.data.cleanup()
+
+    def together(self, *nodes):
+        """Times and sums of documents; a gap has none. Each node: whether it answers no more, and the times of its samples."""
+        browser.open(f"http://{self.server.http}/ui")
+        browser.find("#login")
+        rows = browser.js("""
+            return import('/ui/overview.js').then(({ together }) => together(arguments[0].map(([gone, times]) => ({ gone,
+              samples: times.map((at_s) => ({ at_s, over_ms: 5000, gets: 50, documents: 10 })) })), 5).map((row) => [row.at, row.gap ? null : row.documents]))""",
+            [[gone, list(times)] for gone, times in nodes])
+        return dict(rows)
+
+    def test_what_a_node_told_before_it_died_stays(self):
+        sums = self.together((False, range(1000, 1061, 5)), (True, range(1002, 1033, 5)))
+        self.assertEqual([sums[at] for at in (1000, 1030, 1040, 1045, 1060)], [20, 20, None, 10, 10])
+
+    def test_a_sample_that_is_missing_is_a_gap(self):
+        sums = self.together((False, range(1000, 1061, 5)), (False, [1000, 1005, 1010, 1025, 1030, 1060]))
+        self.assertEqual([sums[at] for at in (1010, 1015, 1020, 1025)], [20, None, None, 20])
+        # It was away for longer: sums are of the other one, with gaps where it went and came.
+        self.assertEqual([sums[at] for at in (1030, 1035, 1040, 1050, 1055, 1060)], [20, None, 10, 10, None, 20])
+
+    def test_times_that_are_a_little_off_are_no_gap(self):
+        sums = self.together((False, [1000, 1005, 1012, 1015, 1023, 1025]), (False, range(1000, 1026, 5)))
+        self.assertEqual(set(sums.values()), {20})
+
+    def test_a_node_that_has_not_told_yet_is_waited_for(self):
+        sums = self.together((False, range(1000, 1061, 5)), (False, range(1000, 1041, 5)))
+        self.assertEqual((max(sums), set(sums.values())), (1040, {20}))
 
 
 class ThreeNodes(unittest.TestCase):

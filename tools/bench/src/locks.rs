@@ -7,14 +7,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use base::{Cas, VbId};
 use clap::Args;
-use harness::child::release_build;
 use harness::client::Client;
 use harness::stave::{BUCKET, Start, Stave};
 use harness::tree::Scratch;
 use protocol::{RequestParts, opcode};
 use serde_json::json;
 
-use super::Output;
+use super::output::{Output, Program};
 use super::report::Report;
 use super::syncwrites::replicate;
 
@@ -27,6 +26,8 @@ pub struct LocksOptions {
     /// Length of the values, in bytes. Documents may have 20 MiB; what lengthens them needs a little of that.
     #[arg(long, default_value_t = (20 << 20) - 4096, value_parser = clap::value_parser!(u32).range(1..=(20 << 20)))]
     value_bytes: u32,
+    #[command(flatten)]
+    program: Program,
     #[command(flatten)]
     output: Output,
 }
@@ -62,12 +63,13 @@ pub type Holds = BTreeMap<u64, u64>;
 
 /// Measures.
 pub fn run(options: &LocksOptions) -> Result<Report> {
-    release_build()?;
+    let program = options.program.ready()?;
     let scratch = Scratch::new("locks")?;
     let start = |name: &str| {
         let log = scratch.path().join(format!("{name}.log"));
         let bucket = format!("{BUCKET}:4GiB");
-        Stave::start(&Start { data: &scratch.path().join(name), log, more: &["--bucket", &bucket] })
+        let data = scratch.path().join(name);
+        Stave::start_binary(&program, &Start { data: &data, log, more: &["--bucket", &bucket] }, None)
     };
     let nodes = [("active", start("active")?), ("replica", start("replica")?)];
     let whole = nodes.iter().all(|(_, node)| run_on(node.pid()));

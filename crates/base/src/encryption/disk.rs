@@ -135,12 +135,25 @@ impl EncryptedDisk {
     }
 }
 
+/// A file cannot be read, because its folder does not have the key.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is encrypted with the key {key}, which the file encryption-keys of its folder does not have: put that file back from \
+     a backup",
+    path.display()
+)]
+struct UnknownKey {
+    path: PathBuf,
+    key: KeyId,
+}
+
 fn unknown_key(path: &Path, key: KeyId) -> io::Error {
-    io::Error::other(format!(
-        "{} is encrypted with the key {key}, which the file encryption-keys of its folder does not have: put that file back \
-         from a backup",
-        path.display()
-    ))
+    io::Error::other(UnknownKey { path: path.to_owned(), key })
+}
+
+/// Whether a file was not opened because its folder does not have the key: the disk works, and will say the same again.
+pub fn is_unknown_key(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<UnknownKey>())
 }
 
 impl Disk for EncryptedDisk {

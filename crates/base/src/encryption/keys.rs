@@ -80,6 +80,21 @@ impl WrappingKeys {
         Ok(WrappingKeys(Arc::new(keys)))
     }
 
+    /// The fingerprint of the one that keys are wrapped with; an empty text if there is none.
+    pub fn first(&self) -> String {
+        self.0.first().map(cipher::fingerprint).unwrap_or_default()
+    }
+
+    /// The fingerprints of all of them, as they are shown in errors.
+    pub fn shown(&self) -> String {
+        self.fingerprints().join(", ")
+    }
+
+    /// Whether the one that `other` wraps with is among these.
+    pub fn holds_first_of(&self, other: &WrappingKeys) -> bool {
+        self.fingerprints().contains(&other.first())
+    }
+
     fn fingerprints(&self) -> Vec<String> {
         self.0.iter().map(cipher::fingerprint).collect()
     }

@@ -21,7 +21,7 @@ mod tests;
 
 pub use cipher::{Cipher, KeyId};
 pub use count::{FileCount, files_by_key};
-pub use disk::EncryptedDisk;
+pub use disk::{EncryptedDisk, is_unknown_key};
 pub use keys::{DataKeys, KeyError, KeyRing, WrappingKeys, is_keys_file, keys_in_use};
 pub use sealing::{SealFault, Sealer};
 

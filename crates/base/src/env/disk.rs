@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::platform;
+use super::step_mark::{DiskCall, marked};
 use crate::planted::{self, Bug};
 
 /// How to open a file.
@@ -199,33 +200,36 @@ impl Disk for RealDisk {
                 options.write(true).create_new(true);
             }
         }
-        Ok(Arc::new(RealFile(options.open(path)?)))
+        Ok(Arc::new(RealFile(marked(DiskCall::Names, || options.open(path))?)))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
         platform::set_folder_mode(&mut builder, FOLDER_MODE);
-        builder.recursive(true).create(path)
+        builder.recursive(true);
+        marked(DiskCall::Names, || builder.create(path))
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        marked(DiskCall::Names, || {
+            fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        marked(DiskCall::Names, || fs::rename(from, to))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        marked(DiskCall::Names, || fs::remove_file(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path)
+        marked(DiskCall::Names, || fs::remove_dir(path))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        platform::sync_dir(path)
+        marked(DiskCall::Sync, || platform::sync_dir(path))
     }
 
     fn room(&self, folder: &Path) -> Option<Room> {
@@ -243,7 +247,8 @@ impl File for RealFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match platform::read_at(&self.0, &mut buf[done..], offset + done as u64) {
+            let read = || platform::read_at(&self.0, &mut buf[done..], offset + done as u64);
+            match marked(DiskCall::Read, read) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -254,11 +259,11 @@ impl File for RealFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        platform::write_all_at(&self.0, buf, offset)
+        marked(DiskCall::Write, || platform::write_all_at(&self.0, buf, offset))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        marked(DiskCall::Sync, || self.0.sync_data())
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -266,7 +271,7 @@ impl File for RealFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        marked(DiskCall::Write, || self.0.set_len(len))
     }
 }
 

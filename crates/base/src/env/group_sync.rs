@@ -29,6 +29,7 @@ mod syncfs {
     use std::{fs, io};
 
     use super::super::disk::{File, GroupSync, SyncEach};
+    use super::super::step_mark::{DiskCall, marked};
 
     /// From so many files on one `syncfs` costs less than an `fdatasync` for each: measured, see
     /// docs/adr/0012-group-commit.md.
@@ -47,7 +48,7 @@ mod syncfs {
             if files.len() < FROM_FILES {
                 return SyncEach.sync_files(files);
             }
-            rustix::fs::syncfs(&self.folder)?;
+            marked(DiskCall::Sync, || rustix::fs::syncfs(&self.folder))?;
             // Without a journal `syncfs` writes inodes after it has flushed the cache of the device: this flushes it again.
             files.last().map_or(Ok(()), |file| file.sync_data())
         }

@@ -12,6 +12,7 @@ pub mod random;
 mod relocated;
 pub mod sim;
 pub mod spawn;
+mod step_mark;
 
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ pub use random::{Random, RealRandom};
 pub use relocated::RelocatedDisk;
 pub use sim::SimHandles;
 pub use spawn::{RealSpawn, Spawn, Task};
+pub use step_mark::{DiskCall, Doing, StepLook, StepMarks, marked};
 
 /// The outside world as one node sees it. Cheap to clone.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! Making both files of a small file whole again, for who knows neither its owner nor what it holds.
 
 use super::{One, SmallFile, SmallFileError, UNFINISHED, Unusable};
+use crate::encryption::is_unknown_key;
 use crate::env::{Disk, OpenMode};
 
 impl SmallFile {
@@ -38,10 +39,15 @@ impl SmallFile {
     fn better(&self, disk: &dyn Disk) -> Option<bool> {
         let any = SmallFile { owner: String::new(), version: u16::MAX, ..self.clone() };
         let one = |path: std::path::PathBuf| any.read_one(disk, &path, &|_, _| Ok(()));
+        let is_void = |unusable: &Unusable| match unusable {
+            Unusable::Missing | Unusable::Fault(_) => true,
+            Unusable::Unreadable(error) => is_unknown_key(error),
+            Unusable::Newer(_) => false,
+        };
         match (one(any.path()), one(any.copy_path())) {
             // One without header has no checksum, and says nothing.
-            (Ok(One { generation: 1.., .. }), Err(Unusable::Missing | Unusable::Fault(_))) => Some(true),
-            (Err(Unusable::Missing | Unusable::Fault(_)), Ok(One { generation: 1.., .. })) => Some(false),
+            (Ok(One { generation: 1.., .. }), Err(other)) if is_void(&other) => Some(true),
+            (Err(other), Ok(One { generation: 1.., .. })) if is_void(&other) => Some(false),
             (Ok(first), Ok(copy)) if first.generation != copy.generation => {
                 Some(first.generation > copy.generation)
             }

@@ -41,6 +41,8 @@ const SEQNOS_OPAQUE: u32 = u32::MAX;
 const ASK_SEQNOS_EVERY: Duration = Duration::from_secs(1);
 /// Bytes are acknowledged when they are such a part of the buffer.
 const ACKNOWLEDGE_ONE_IN: u64 = 5;
+/// Fewer bytes are acknowledged when none were for so long: what a quiet producer waits for ends.
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_secs(5);
 /// A producer that asks to roll back more often than this without a stream in between does not mean it.
 const MOST_ROLLBACKS: u32 = 16;
 
@@ -133,6 +135,8 @@ pub struct Consumer {
     held_bytes: u64,
     /// Bytes that are applied and not acknowledged.
     applied_bytes: u64,
+    /// When bytes were acknowledged last.
+    acknowledged_at: Duration,
     /// When something was heard last.
     heard_at: Duration,
     is_heard: bool,
@@ -161,6 +165,7 @@ impl Consumer {
             pausing: BTreeSet::new(),
             held_bytes: 0,
             applied_bytes: 0,
+            acknowledged_at: now,
             heard_at: now,
             is_heard: true,
             seqnos_at: now,
@@ -361,6 +366,9 @@ impl Consumer {
         if now >= dead_at {
             return Err(Disconnect::Silent);
         }
+        if now >= self.acknowledged_at + ACKNOWLEDGE_AFTER {
+            self.acknowledge_all(out);
+        }
         if self.led.is_some() {
             return Ok(self.tick_led(now, out).min(dead_at));
         }
@@ -388,11 +396,16 @@ impl Consumer {
 
     /// Says that bytes are worked on when that is worth a message.
     fn acknowledge(&mut self, out: &mut Vec<u8>) {
-        if self.applied_bytes == 0
-            || self.applied_bytes < u64::from(self.config.buffer_bytes) / ACKNOWLEDGE_ONE_IN
-        {
+        if self.applied_bytes >= u64::from(self.config.buffer_bytes) / ACKNOWLEDGE_ONE_IN {
+            self.acknowledge_all(out);
+        }
+    }
+
+    fn acknowledge_all(&mut self, out: &mut Vec<u8>) {
+        if self.applied_bytes == 0 {
             return;
         }
+        self.acknowledged_at = self.now();
         // Never more than a buffer and one message, which is less than 4 GiB.
         let bytes = u32::try_from(self.applied_bytes).unwrap_or(u32::MAX);
         self.applied_bytes -= u64::from(bytes);

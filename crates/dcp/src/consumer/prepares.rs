@@ -11,7 +11,7 @@ use super::track::Stage;
 use super::{Consumer, send};
 
 impl Consumer {
-    /// Has `wake` called, from any thread and under a vBucket's lock, when prepares have become safer without anything
+    /// Has `wake` called, from any thread, when prepares have become safer without anything
     /// having come, because they are on disk now: then [`Consumer::settle`] has something to say.
     pub fn on_prepared(&mut self, wake: impl Fn() + Send + Sync + 'static) {
         self.prepared = Some(Follower::new(self.bucket.vbuckets(), wake));

@@ -1,12 +1,14 @@
 //! Failover, recovery, rebalance, nodes that come and go.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
+use base::env::Env;
+use dev::{DevCluster, DevConfig};
 use protocol::Status;
 use serde_json::json;
 
-use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, PERSIST, keys};
+use crate::cluster::{Cluster, MAJORITY, NO_LEVEL, PERSIST, config, keys};
 use crate::support::http;
 
 #[test]
@@ -188,29 +190,48 @@ fn one_that_has_left_is_replaced_by_another() {
     cluster.stop();
 }
 
+/// A request to the control endpoint with these fields; the status code.
+#[allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
+fn code_of(addr: SocketAddr, fields: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(addr).expect("it listens");
+    let request = format!("POST /v1/dev/rebalance HTTP/1.1\r\nConnection: close\r\n{fields}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok())
+}
+
 /// The control endpoint asks for no password: a web page that the user looks at must not reach it.
 #[test]
-#[allow(clippy::disallowed_methods, reason = "this is a client, outside the server")]
 fn web_pages_of_others_give_no_orders() {
     let cluster = Cluster::start(1, 0);
     let addr = cluster.dev.control_addr();
-    let code = |fields: &str| {
-        let mut stream = TcpStream::connect(addr).expect("it listens");
-        let request = format!("POST /v1/dev/rebalance HTTP/1.1\r\nConnection: close\r\n{fields}\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("it takes it");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("text");
-        answer.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok())
-    };
     let host = format!("Host: {addr}");
     for fields in [
         "Host: evil.example",
         &format!("{host}\r\nOrigin: http://evil.example"),
         &format!("{host}\r\nSec-Fetch-Site: cross-site"),
     ] {
-        assert_eq!(code(fields), Some(403), "{fields}");
+        assert_eq!(code_of(addr, fields), Some(403), "{fields}");
     }
     for fields in [&*host, "Host: localhost", &format!("{host}\r\nOrigin: http://{addr}")] {
-        assert_eq!(code(fields), Some(200), "{fields}");
+        assert_eq!(code_of(addr, fields), Some(200), "{fields}");
     }
+}
+
+/// A program that lets it listen beyond this machine: a page comes there by no name that may be led anywhere.
+#[test]
+fn web_pages_of_others_give_no_orders_beyond_this_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let everywhere = "0.0.0.0:0".parse().expect("an address");
+    let config = DevConfig { control: everywhere, ..config(folder.path(), 1, 0) };
+    let cluster = Cluster::of(DevCluster::start(config, Env::real()).expect("it starts"));
+    let addr = SocketAddr::from(([127, 0, 0, 1], cluster.dev.control_addr().port()));
+    let page = "Host: evil.example\r\nOrigin: http://evil.example";
+    assert_eq!(code_of(addr, page), Some(403));
+    assert_eq!(code_of(addr, "Host: evil.example\r\nSec-Fetch-Site: same-origin"), Some(403));
+    for fields in [&format!("Host: {addr}\r\nSec-Fetch-Site: same-origin"), "Host: build.internal"] {
+        assert_eq!(code_of(addr, fields), Some(200), "{fields}");
+    }
+    cluster.stop();
 }

@@ -260,9 +260,19 @@ impl Journaled {
             {
                 let _appending = self.appending.lock();
                 let filed = self.filed.lock().by_vbucket.get(&undecided.vb).copied();
-                // nothing is filed of a vBucket that was deleted: its record is newer, too
-                if let Some(filed) = filed {
-                    self.append([Record::Filed(filed)])?;
+                let is_void = || {
+                    let state = self.vb(undecided.vb);
+                    let unfiled = state.unfiled.lock();
+                    unfiled.file_is_void && unfiled.since.is_none()
+                };
+                let newer = match filed {
+                    Some(filed) => Some(Record::Filed(filed)),
+                    // It was to adopt a file, and nothing was saved since: there may be no record but that of the file,
+                    // which is about to go. Of one that was deleted a newer record is durable, and this repeats it.
+                    None => is_void().then_some(Record::Dropped(undecided.vb)),
+                };
+                if let Some(newer) = newer {
+                    self.append([newer])?;
                 }
             }
             self.files.decide(&undecided)?;

@@ -25,6 +25,9 @@ const MOST_DOUBLINGS: u32 = 5;
 const LAST_BYTES: usize = 1 << 20;
 /// Pieces of them; a drop of a collection ends one.
 const LAST_PIECES: usize = 4;
+/// Bytes that stay free on the disk while a vBucket is copied, beside twice what it takes: for two journals, and for what is
+/// saved meanwhile.
+const STAYS_FREE: u64 = 64 << 20;
 /// vBuckets that could not be moved are tried again after so long.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
@@ -156,7 +159,27 @@ impl Movable {
         self.switch(plan, absent, false)
     }
 
+    /// Fails while the disk has no room for the copy of a vBucket: what was moved before is given back in the background.
+    fn check_room(&self, ends: &Ends, vb: VbId) -> Result<(), Failure> {
+        let Some(room) = self.env.disk.room(&self.dir) else { return Ok(()) };
+        let takes = ends.from.store.usage(vb).map_or(0, |usage| usage.file_bytes);
+        let needed = takes.saturating_mul(2).saturating_add(STAYS_FREE);
+        if room.free_bytes >= needed {
+            return Ok(());
+        }
+        let said = format!(
+            "the disk has {} free bytes, and {needed} are needed to copy vBucket {vb}: the move goes on when there are",
+            room.free_bytes
+        );
+        let source = std::io::Error::new(std::io::ErrorKind::StorageFull, said);
+        Err(Failure::Disk { operation: "move", path: self.dir.clone(), source })
+    }
+
     fn begin_copy(&self, plan: &mut MovePlan, ends: &Ends, vb: VbId) -> Result<MoveStep, Failure> {
+        if let Err(failure) = self.check_room(ends, vb) {
+            self.lane(vb).work.lock().is_copied = false;
+            return Err(failure);
+        }
         let begun = self.copying_of(ends, vb);
         match begun {
             Ok(Some(copying)) => plan.current = Some(copying),
@@ -213,7 +236,8 @@ impl Movable {
             Err(CopyFailure::Unread(failure) | CopyFailure::Unwritten(failure)) => Err(failure),
         };
         if let Err(failure) = done {
-            if failure.is_of_one_file() {
+            // What is copied in part takes room that somebody else may need more.
+            if failure.is_of_one_file() || failure.is_disk_full() {
                 self.give_up_copy(plan);
             }
             self.leave_behind(plan, vb, failure)?;

@@ -112,6 +112,7 @@ impl Accounts {
         };
         let mut present = self.kept.lock();
         present.state = found;
+        self.is_unread.store(matches!(present.state, KeptState::Unread(_)), Ordering::SeqCst);
         present.changes += 1;
         if let Ok(kept) = present.state.kept() {
             self.replace(node, |users| users.with_kept(kept));
@@ -198,6 +199,8 @@ impl Accounts {
             Compared::Same => present.state = KeptState::Stored(Arc::new(read)),
             Compared::Behind | Compared::Older => {}
         }
+        // Behind the users: who finds that they are read finds them, too.
+        self.is_unread.store(!matches!(present.state, KeptState::Stored(_)), Ordering::SeqCst);
         compared
     }
 
@@ -206,6 +209,7 @@ impl Accounts {
         let mut present = self.kept.lock();
         if matches!(present.state, KeptState::Unread(_) | KeptState::Nowhere) {
             present.state = KeptState::Unread(format!("{UNREAD}: {why}"));
+            self.is_unread.store(true, Ordering::SeqCst);
         }
     }
 }

@@ -20,7 +20,11 @@ use crate::node::Node;
 pub fn look(node: &Node, bucket: &str) -> Option<io::Result<EncryptionProgress>> {
     let (data_dir, env) = (node.host()?.data_dir(), node.env().beneath());
     let known = data_dir.keys();
-    let keys = known.rings.lock().get(bucket)?.keys().clone();
+    let (keys, of_node) = {
+        let rings = known.rings.lock();
+        let of_node = rings.get(super::OF_NODE).and_then(|ring| ring.keys().active());
+        (rings.get(bucket)?.keys().clone(), of_node)
+    };
     // Before the files: a change meanwhile is looked for again.
     let (at, key_changes, active) = (env.clock.monotonic(), keys.changes(), keys.active());
     let by_key = match files_by_key(&*env.disk, &data_dir.bucket(bucket)) {
@@ -30,7 +34,7 @@ pub fn look(node: &Node, bucket: &str) -> Option<io::Result<EncryptionProgress>>
             return Some(Err(error));
         }
     };
-    let found = EncryptionProgress::of(&by_key, active, keys.ids().len());
+    let found = EncryptionProgress::of(&by_key, active, of_node, keys.ids().len());
     let rings = known.rings.lock();
     // One that was deleted meanwhile is not remembered.
     if rings.contains_key(bucket) {

@@ -112,6 +112,8 @@ events! {
     PersistenceSwitched 61453 "stave" "switch persistence" "Changes of a bucket were kept from its files, or written to them again" ON ALWAYS,
     SnapshotUsed 61454 "stave" "snapshot" "Changes of a bucket were held, or a snapshot was taken or ended" ON FILTERABLE,
     FiguresReset 61455 "stave" "reset figures" "Figures of a bucket count from 0 again" ON ALWAYS,
+    AlternateSet 61456 "stave" "set alternate address" "Clients of another network are told to connect to another address" ON ALWAYS,
+    AlternateRemoved 61457 "stave" "remove alternate address" "Clients of another network are told no address of their own" ON ALWAYS,
 }
 
 impl AuditEvent {

@@ -91,8 +91,6 @@ pub enum AuditError {
     Fields(Vec<WrongField>),
     /// The node has no data directory.
     NotHere,
-    /// The file could not be written.
-    File(SmallFileError),
 }
 
 /// The audit log of a node.
@@ -208,20 +206,28 @@ impl AuditLog {
         self.wake_writer();
     }
 
-    /// Changes settings, durably. Blocks while the disk works.
+    /// Changes settings, durably. If the file cannot be written, they hold all the same until the node starts again, and the
+    /// answer says why: where a full disk keeps users out because nothing can be recorded, taking that back must not need the
+    /// disk. Blocks while the disk works.
     pub fn change(
         &self,
         fields: &[(String, String)],
         is_user: impl Fn(&str) -> bool,
         record: AuditRecord,
-    ) -> Result<(), AuditError> {
+    ) -> Result<Option<SmallFileError>, AuditError> {
         let place = self.place.lock();
         let folder = &place.as_ref().ok_or(AuditError::NotHere)?.folder;
         let before = self.settings();
         let mut next = before.changed(fields, &self.log_path(), is_user).map_err(AuditError::Fields)?;
         next.uid = self.env.random.next_u64() >> 32;
         let bytes = serde_json::to_vec_pretty(&next).unwrap_or_default();
-        written::write(&*self.env.disk, folder, &settings::file(folder), &bytes).map_err(AuditError::File)?;
+        let not_kept = written::write(&*self.env.disk, folder, &settings::file(folder), &bytes).err();
+        if let Some(error) = &not_kept {
+            tracing::warn!(
+                event = "audit_settings_not_kept", %error,
+                "the settings of the audit log hold, but cannot be written: the next start goes by those before"
+            );
+        }
         // As a change that switches the log off is recorded before, and one that switches it on behind.
         let mut told = record;
         if let serde_json::Value::Object(fields) = next.told(&self.log_path()) {
@@ -235,11 +241,11 @@ impl AuditLog {
             self.go_by(next);
             self.record(told);
         }
-        Ok(())
+        Ok(not_kept)
     }
 
-    /// Goes by what the configuration names of the settings, durably. What cannot be kept is logged: the log goes on as it
-    /// was. Blocks while the disk works.
+    /// Goes by what the configuration names of the settings, durably. What cannot be kept is logged, and holds until the
+    /// node stops. Blocks while the disk works.
     pub fn follow(&self, named: &[(String, String)]) {
         // The fields were looked at when the configuration was read, and a user may be made later.
         let next = self.settings().changed(named, &self.log_path(), |_| true);

@@ -98,6 +98,14 @@ impl AuditRecord {
     }
 }
 
+/// Why a client's certificate, which stands for this name, logs no user in.
+pub fn why_uncertified(name: &str) -> &'static str {
+    match name.is_empty() {
+        true => "no rule finds the name of a user in the client's certificate",
+        false => "the client's certificate names a user that does not exist",
+    }
+}
+
 /// What a client sent, bounded, and with everything escaped that is not text.
 pub fn text(bytes: &[u8]) -> String {
     let told = match std::str::from_utf8(bytes) {

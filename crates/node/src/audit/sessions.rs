@@ -4,7 +4,7 @@ use protocol::Status;
 
 use super::AuditRefused;
 use super::events::AuditEvent;
-use super::record::{AuditRecord, text};
+use super::record::{AuditRecord, text, why_uncertified};
 use crate::close_reason::CloseReason;
 use crate::node::Node;
 use crate::session::Session;
@@ -51,6 +51,15 @@ pub(crate) fn mechanism_refused(
     if node.audit.admits_stranger(AuditEvent::LoginFailed, why, session.peer) {
         let record = AuditRecord::new(AuditEvent::LoginFailed).by(name).between(session.ends);
         node.audit.record(record.with("reason", why).with("mechanism", mechanism));
+    }
+}
+
+/// A client that has not logged in asked for something, and its certificate stands for this name, which is no user.
+pub(crate) fn certificate_refused(node: &Node, session: &Session, name: &str) {
+    let why = why_uncertified(name);
+    if node.audit.admits_stranger(AuditEvent::LoginFailed, why, session.peer) {
+        let record = AuditRecord::new(AuditEvent::LoginFailed).by(name.as_bytes()).between(session.ends);
+        node.audit.record(record.with("reason", why));
     }
 }
 

@@ -267,6 +267,12 @@ impl Cluster {
         self.progress.lost()
     }
 
+    /// What is wrong with this node's certificate or login at the coordination store, or with the store's certificate; a text
+    /// for everybody. `None` if that is not why it does not answer.
+    pub fn store_fault(&self) -> Option<&'static str> {
+        self.store.fault()
+    }
+
     /// Why the node does not join, which somebody has to decide about; `None` if it belongs to the cluster.
     pub fn outside(&self) -> Option<String> {
         self.progress.outside()

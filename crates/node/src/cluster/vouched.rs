@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ::cluster::state::Status;
 use ::cluster::{Membership, State};
+use base::encryption::is_unknown_key;
 use base::env::{Disk, Env};
 use base::planted::{self, Bug};
 use engine::{Bucket, BucketKind};
@@ -25,10 +26,14 @@ pub fn fault(disk: &dyn Disk, folder: &Path) -> Option<(PathBuf, String)> {
     fault_of(disk, folder, FILE)
 }
 
-/// What a bucket's folder says of the cluster to this node; `None` if the file is damaged. A folder that another node, or
-/// this one before it left a cluster, has written says nothing.
+/// What a bucket's folder says of the cluster to this node; `None` if the file is damaged, or under a key that the folder does
+/// not have: other files say the same. A folder that another node, or this one before it left a cluster, has written says
+/// nothing.
 pub fn read(env: &Env, folder: &Path, node: &str) -> io::Result<Option<Seen>> {
-    Seen::nothing(folder.to_owned(), FILE, node).read_again(env)
+    match Seen::nothing(folder.to_owned(), FILE, node).read_again(env) {
+        Err(error) if is_unknown_key(&error) => Ok(None),
+        read => read,
+    }
 }
 
 /// Notes durably in a bucket's folder what the node has noted of the cluster.

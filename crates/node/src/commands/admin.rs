@@ -47,7 +47,7 @@ pub fn set_param(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return ctx.require(Privilege::NodeSupervisor).err().unwrap_or_else(|| {
             match limits::parse(command, value.trim()) {
                 Ok(limit) => {
-                    ctx.node.events().slow.limits.set(limit);
+                    ctx.node.events().slow.limits.change(limit);
                     ctx.status(Status::Success)
                 }
                 Err(error) => ctx.invalid(&error.to_string()),

@@ -18,7 +18,7 @@ use crate::sasl::digest::Mechanism;
 use crate::sasl::offer::SaslMethods;
 use crate::sasl::scram::{ClientFirst, Exchange};
 use crate::sasl::{LoginError, Method, plain};
-use crate::stale_users::{USERS_MAY_HAVE_CHANGED, lets_in};
+use crate::stale_users::{USERS_MAY_HAVE_CHANGED, USERS_NOT_READ, lets_in};
 use crate::user::{Derivation, PasswordCheck, User};
 
 /// Bytes of a server's nonce.
@@ -94,10 +94,12 @@ fn auth_plain(ctx: &mut Context<'_>, message: &[u8]) -> Outcome {
         Ok(attempt) => attempt,
         Err(refused) => return refused,
     };
+    // Before the password is checked: the users may be read meanwhile.
+    let is_early = awaits_users(ctx.node, name);
     match ctx.node.accounts().users().check(name, password, &*ctx.node.env().random) {
         PasswordCheck::Right(user) => logged_in(ctx, user, attempt),
-        PasswordCheck::Wrong => failed(ctx, name, Status::AuthError),
-        PasswordCheck::Derive(derivation) => derive(ctx, name, attempt, derivation),
+        PasswordCheck::Wrong => wrong(ctx, name, attempt, is_early),
+        PasswordCheck::Derive(derivation) => derive(ctx, name, (attempt, is_early), derivation),
     }
 }
 
@@ -135,7 +137,7 @@ fn not_let_in(ctx: &mut Context<'_>, user: &User) -> Option<Outcome> {
 fn derive(
     ctx: &mut Context<'_>,
     name: &[u8],
-    attempt: Option<Attempt>,
+    (attempt, is_early): (Option<Attempt>, bool),
     derivation: Box<Derivation>,
 ) -> Outcome {
     let Some(checked) = password_check::derive(ctx.node, ctx.session.peer, attempt.as_ref(), derivation)
@@ -148,14 +150,20 @@ fn derive(
     // If the client does not wait for the end of it, it stays counted as a failure: the password is checked all the same.
     Outcome::Again(Box::pin(async move {
         let checked = checked.await;
-        Ready::Finish(Box::new(move |ctx| finish(ctx, &name, attempt, checked)), StepTimes::default())
+        let finish = move |ctx: &mut Context<'_>| finish(ctx, &name, (attempt, is_early), checked);
+        Ready::Finish(Box::new(finish), StepTimes::default())
     }))
 }
 
-fn finish(ctx: &mut Context<'_>, name: &[u8], attempt: Option<Attempt>, checked: Option<Checked>) -> Outcome {
+fn finish(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    (attempt, is_early): (Option<Attempt>, bool),
+    checked: Option<Checked>,
+) -> Outcome {
     match checked {
         Some(Checked::Right(user)) => logged_in(ctx, user, attempt),
-        Some(Checked::Wrong) => failed(ctx, name, Status::AuthError),
+        Some(Checked::Wrong) => wrong(ctx, name, attempt, is_early),
         // Clients with less of the queue came.
         None => {
             unchecked(ctx, attempt);
@@ -182,6 +190,7 @@ fn auth_scram(ctx: &mut Context<'_>, mechanism: Mechanism, message: &[u8]) -> Ou
     if let Err(wait) = look(ctx, &first.name) {
         return must_wait(ctx, &first.name, wait);
     }
+    ctx.session.exchange_is_early = awaits_users(ctx.node, &first.name);
     let users = ctx.node.accounts().users();
     let user = users.by_scram(&first.name).cloned();
     let keys = user
@@ -211,7 +220,8 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return failed(ctx, b"", Status::Einval);
     }
     let (name, mechanism) = (exchange.name().to_vec(), exchange.mechanism());
-    let attempt = match admit(ctx, &name) {
+    let admitted = if is_at_nodes(ctx.node, &name) { Ok(None) } else { admit(ctx, &name) };
+    let attempt = match admitted {
         Ok(attempt) => attempt,
         Err(refused) => return refused,
     };
@@ -230,7 +240,10 @@ pub fn step(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
             ctx.reply.send(&Answer { value: server_final.as_bytes(), ..Answer::default() });
             Outcome::Done
         }
-        (Ok(_), None) => failed(ctx, &name, Status::AuthError),
+        (Ok(_), None) | (Err(LoginError::Wrong), _) => {
+            let is_early = ctx.session.exchange_is_early;
+            wrong(ctx, &name, attempt, is_early)
+        }
         (Err(error), _) => failed(ctx, &name, status_of(error)),
     }
 }
@@ -242,9 +255,17 @@ fn status_of(error: LoginError) -> Status {
     }
 }
 
-/// Whether a password of this user from the client's address would be checked now.
+/// Whether a login by SCRAM is at the secret of nodes, and not at the password of a user. It is neither limited nor counted:
+/// 32 random bytes are not guessed, and with a limit strangers behind the address of another node would keep it out. What
+/// is looked at is not stretched, so that each costs as little as what strangers may ask for without a limit.
+fn is_at_nodes(node: &Node, name: &[u8]) -> bool {
+    name.starts_with(LOGIN_PREFIX.as_bytes()) && node.accounts().users().get(name).is_none()
+}
+
+/// Whether the end of an exchange of this user from the client's address would be looked at now.
 fn look(ctx: &Context<'_>, name: &[u8]) -> Result<(), Duration> {
-    let Some(peer) = ctx.session.peer else { return Ok(()) };
+    let peer = ctx.session.peer.filter(|_| !is_at_nodes(ctx.node, name));
+    let Some(peer) = peer else { return Ok(()) };
     ctx.node.logins.look(peer, name, ctx.node.env().clock.monotonic())
 }
 
@@ -278,6 +299,37 @@ fn is_early(node: &Node, name: &[u8]) -> bool {
     name.starts_with(LOGIN_PREFIX.as_bytes())
         && !node.fence().is_open()
         && !node.accounts().users().has_nodes()
+}
+
+/// Whether this member has not read the users of its cluster, of whom this may be one. Nodes are none of them.
+fn awaits_users(node: &Node, name: &[u8]) -> bool {
+    node.accounts().awaits_users() && !name.starts_with(LOGIN_PREFIX.as_bytes())
+}
+
+/// The password is not that of a user whom this node knows. Before it has read the users of its cluster, this says nothing of
+/// others than those of the configuration. All of them are answered alike, so that a stranger does not learn who is in the
+/// configuration (record 0202).
+fn wrong(ctx: &mut Context<'_>, name: &[u8], attempt: Option<Attempt>, is_early: bool) -> Outcome {
+    if !is_early {
+        return failed(ctx, name, Status::AuthError);
+    }
+    let is_configured = |name| ctx.node.accounts().users().is_configured(name);
+    if std::str::from_utf8(name).is_ok_and(is_configured) {
+        sessions::login_failed(ctx.node, ctx.session, name, Status::AuthError);
+        let login = FailedLogin {
+            user: name,
+            ends: ctx.session.ends,
+            protocol: "kv",
+            status: Status::AuthError.name(),
+            reference: None,
+            reason: None,
+            mechanism: None,
+        };
+        ctx.node.events().login_failed(&login, ctx.node.env().clock.monotonic());
+    } else {
+        unchecked(ctx, attempt);
+    }
+    ctx.error(Status::Etmpfail, USERS_NOT_READ)
 }
 
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {

@@ -7,6 +7,7 @@ use protocol::{Request, Status, error_map as map};
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
 use crate::log_levels;
+use crate::node::Node;
 use crate::reply::Answer;
 use crate::version::SERVER_VERSION;
 
@@ -140,6 +141,10 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     {
         return ctx.error(Status::Etmpfail, &format!("The bucket is down: {why}"));
     }
+    if ctx.node.bucket(name).is_none() && awaits_buckets(ctx.node) {
+        let why = "This node has not read the buckets of its cluster since it was started: try again";
+        return ctx.error(Status::Etmpfail, why);
+    }
     // "Not found" would tell SDKs that the bucket is about to come: they would wait for it.
     let status = match ctx.node.bucket(name).filter(|_| user.may_select(name)) {
         Some(bucket) => {
@@ -150,6 +155,12 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         None => Status::Eaccess,
     };
     ctx.status(status)
+}
+
+/// Whether this is a member of a cluster that has not read the cluster's state since its start (record 0221).
+fn awaits_buckets(node: &Node) -> bool {
+    let is_member = node.host().is_some_and(|host| host.config().is_member);
+    is_member && node.cluster().is_none_or(|cluster| cluster.view().is_none())
 }
 
 /// Lists the buckets that the user may select.

@@ -1,6 +1,7 @@
 //! Stat: a packet for each stat of a group, and an empty one behind the last.
 
 use base::DocKey;
+use engine::Bucket;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
@@ -18,6 +19,10 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let bucket = cx.session.bucket.clone();
     let bucket = bucket.as_deref();
     let question = Question { node: cx.node, bucket, rights: cx.session.rights.clone(), now: cx.now };
+    if let Some(bucket) = bucket.filter(|bucket| waits_for_disk(cx.session.main_group_asked, request, bucket))
+    {
+        bucket.flushing().drain();
+    }
     match stats::produce(question, request.key) {
         Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
         Ok(sheet) => {
@@ -33,6 +38,12 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         }
         Err(refused) => refuse(cx, request.key, refused),
     }
+}
+
+/// Whether a client seems to wait until all is written: it asks again and again for the main group, as `cbepctl drain` does
+/// until `ep_queue_size` is 0. As long as changes gather, that is never so while anything is written.
+fn waits_for_disk(asked: u32, request: &Request<'_>, bucket: &Bucket) -> bool {
+    asked > 1 && request.key.is_empty() && bucket.stats().all().unpersisted_items > 0
 }
 
 /// What is told to a user who lacks a privilege for the group that the key of a request names.

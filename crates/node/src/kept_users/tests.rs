@@ -107,6 +107,32 @@ fn users_of_an_earlier_version_gain_a_hash() {
     assert!(changed.gain_hash("ann", ann.keys(), &hash).is_err());
 }
 
+/// How long a wrong password takes tells neither that there is a user nor of which kind.
+#[test]
+fn a_wrong_password_is_the_same_work_whoever_it_is_said_to_be_of() {
+    let env = env();
+    let users = users(&env);
+    let root = users.get(b"root").expect("there");
+    let mut kept = KeptUsers::default();
+    kept.put_user(root, "ann", &form("secret-1", "data_reader[a]", &[]), &env).expect("new");
+    let users = users.with_hashing(Hashing::CHEAP);
+    let work = |users: &Users, name: &str| match users.check(name.as_bytes(), b"wrong", &*env.random) {
+        PasswordCheck::Derive(derivation) => derivation.work(),
+        _ => panic!("{name}: it is known at once"),
+    };
+    let hash_alone = (Hashing::CHEAP.memory_bytes(), None);
+    let all = users.with_kept(&kept);
+    assert_eq!(["root", "ann", "nobody"].map(|name| work(&all, name)), [hash_alone; 3]);
+    // Of an earlier version: two of other ones.
+    let hashing = Hashing { scram_iterations: 7, ..Hashing::CHEAP };
+    let password = Some(NewPassword::new("secret-1".to_owned(), hashing));
+    kept.put_user(root, "bob", &UserForm { password, ..form("", "", &[]) }, &env).expect("new");
+    kept.users.get_mut("bob").expect("there").hash = None;
+    let all = all.with_kept(&kept);
+    let both = (Hashing::CHEAP.memory_bytes(), Some(7));
+    assert_eq!(["root", "ann", "nobody", "bob"].map(|name| work(&all, name)), [both; 4]);
+}
+
 #[test]
 fn passwords_keep_the_iterations_that_they_were_set_with() {
     let env = env();

@@ -318,6 +318,12 @@ impl Download {
         }
     }
 
+    /// Bytes that are asked for at once: what may come in the longest pause, if less.
+    fn most_at_once(&self) -> u64 {
+        let most = self.most_bytes_per_s.saturating_mul(LONGEST_PAUSE.as_secs());
+        if most == 0 { self.write_bytes } else { self.write_bytes.min(most) }
+    }
+
     /// Waits for as long as a fragment, asked for at `begun`, came faster than it may.
     async fn keep_rate(&self, dial: &impl DownloadDial, bytes: u64, begun: Duration) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
@@ -361,7 +367,7 @@ impl Download {
         file.set_len(*written)?;
         let mut unsynced = 0;
         while *written < manifest.bytes {
-            let length = (manifest.bytes - *written).min(fragment_bytes(self.write_bytes));
+            let length = (manifest.bytes - *written).min(fragment_bytes(self.most_at_once()));
             let wanted = json!({
                 "id": manifest.file, "offset": written.to_string(), "length": length.to_string(),
                 "checksum_length": length.to_string(),

@@ -104,7 +104,8 @@ impl Fills {
         let Some(at) = self.coming.iter().position(is_over) else { return Poll::Pending };
         let Coming { vb, outcome, .. } = self.coming.swap_remove(at);
         let Some(Err(why)) = outcome else { return Poll::Ready((vb, Ok(()))) };
-        if let Some(link) = self.link.upgrade() {
+        // One that got another source, or is taken over, is not filled by documents of this one.
+        if let Some(link) = self.link.upgrade().filter(|link| link.wants_file(vb)) {
             link.has_no_file(vb, why);
         }
         Poll::Ready((vb, Err(NO_FILE)))
@@ -121,6 +122,11 @@ impl Link {
                 "the source gives no file of a vBucket: it is filled by documents"
             );
         }
+        self.note_refused_file(vb, &why);
+    }
+
+    /// Counts a file that did not come, or that came and cannot be used.
+    pub(super) fn note_refused_file(&self, vb: VbId, why: &str) {
         let mut inner = self.inner.lock();
         inner.files_refused += 1;
         inner.file_refused = Some(format!("vBucket {vb}: {why}"));

@@ -195,8 +195,12 @@ impl Link {
     }
 
     /// What goes back in history for it: nothing yet.
-    pub fn rollbacks(&self) -> Rollbacks {
-        Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket)).leaving(&self.left)
+    pub fn rollbacks(self: &Arc<Self>) -> Rollbacks {
+        let link = Arc::downgrade(self);
+        let refused = move |vb: VbId, why: &str| {
+            link.upgrade().iter().for_each(|link| link.note_refused_file(vb, why));
+        };
+        Rollbacks::new(self.env.clone(), Arc::clone(&self.bucket)).leaving(&self.left).noting(refused)
     }
 
     /// The outside world.

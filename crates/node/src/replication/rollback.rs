@@ -37,6 +37,9 @@ impl LeftRollbacks {
     }
 }
 
+/// What is said of a vBucket whose file came and cannot be used.
+const UNFIT: &str = "its file cannot be used: see file_refused of the link";
+
 /// What reads and writes the files of a vBucket.
 enum Job {
     Back(RollBack),
@@ -44,8 +47,13 @@ enum Job {
     Fill(VbId),
 }
 
-/// Rolls back for one link, and puts files in place: one vBucket after the other, each on a thread that ends with it. There is at most one rollback
-/// under way or asked for of each vBucket and connection.
+/// Hears of a vBucket whose file cannot be used, and why not.
+type NoteRefused = Arc<dyn Fn(VbId, &str) + Send + Sync>;
+
+/// Rolls back for one link, and puts files in place: one vBucket after the other, each on a thread that ends with it.
+///
+/// There is at most one rollback under way or asked for of each vBucket and connection. The outcome of a file that was put
+/// in place for an earlier connection may be taken for it; the vBucket is asked for again then, behind the rollback.
 pub struct Rollbacks {
     env: Env,
     bucket: Arc<Bucket>,
@@ -54,6 +62,8 @@ pub struct Rollbacks {
     /// What rolls back, until its outcome is taken.
     thread: Option<Task>,
     outcome: Arc<FinishedRollback>,
+    /// Is told of files that came and cannot be used.
+    refused: Option<NoteRefused>,
     /// Who waits for what is under way when this is dropped; nothing if that waits itself.
     left: Option<Arc<LeftRollbacks>>,
 }
@@ -69,12 +79,26 @@ struct FinishedRollback {
 
 impl Rollbacks {
     pub(crate) fn new(env: Env, bucket: Arc<Bucket>) -> Rollbacks {
-        Rollbacks { env, bucket, ordered: VecDeque::new(), thread: None, outcome: Arc::default(), left: None }
+        Rollbacks {
+            env,
+            bucket,
+            ordered: VecDeque::new(),
+            thread: None,
+            outcome: Arc::default(),
+            refused: None,
+            left: None,
+        }
     }
 
     /// Leaves what is under way there when it is dropped: on a thread that others wait for, too.
     pub(crate) fn leaving(mut self, left: &Arc<LeftRollbacks>) -> Rollbacks {
         self.left = Some(Arc::clone(left));
+        self
+    }
+
+    /// Calls `refused`, from any thread, when a file came and cannot be used.
+    pub(super) fn noting(mut self, refused: impl Fn(VbId, &str) + Send + Sync + 'static) -> Rollbacks {
+        self.refused = Some(Arc::new(refused));
         self
     }
 
@@ -120,10 +144,17 @@ impl Rollbacks {
         }
         let Some(job) = self.ordered.pop_front() else { return Ok(()) };
         let (bucket, outcome) = (Arc::clone(&self.bucket), Arc::clone(&self.outcome));
+        let refused = self.refused.clone();
         let job = move || {
             let done = match job {
                 Job::Back(RollBack { vb, to }) => (vb, roll_back(&bucket, vb, to)),
-                Job::Fill(vb) => (vb, fill(&bucket, vb)),
+                Job::Fill(vb) => {
+                    let filled = fill(&bucket, vb).map_err(|why| {
+                        refused.iter().for_each(|refused| refused(vb, &why));
+                        UNFIT
+                    });
+                    (vb, filled)
+                }
             };
             *outcome.done.lock() = Some(done);
             // Who hears of it may close the bucket.
@@ -222,9 +253,9 @@ fn roll_back(bucket: &Bucket, vb: VbId, to: Seqno) -> Result<Seqno, &'static str
     }
 }
 
-fn fill(bucket: &Bucket, vb: VbId) -> Result<Seqno, &'static str> {
+fn fill(bucket: &Bucket, vb: VbId) -> Result<Seqno, String> {
     let file = bucket.file_snapshots().incoming(vb);
-    let file = file.map_err(|_| "its file is being read or written by another command")?;
+    let file = file.map_err(|_| "its file is being read or written by another command".to_owned())?;
     match bucket.roles().fill_with_file(vb, &file) {
         Ok(seqno) => {
             if let Some(left_out) = engine::admit_log(bucket, "filled with a file") {
@@ -242,7 +273,7 @@ fn fill(bucket: &Bucket, vb: VbId) -> Result<Seqno, &'static str> {
                     "the file that came for a vBucket cannot be used: it is filled by documents"
                 );
             }
-            Err("its file cannot be used: see the log of this node")
+            Err(failure.to_string())
         }
     }
 }

@@ -59,6 +59,11 @@ impl ScramKeys {
         }
     }
 
+    /// How often the password is hashed.
+    pub(crate) fn iterations(&self) -> u32 {
+        self.iterations
+    }
+
     /// Whether they are of this password, at the cost of deriving them.
     pub fn is_of(&self, password: &[u8]) -> bool {
         let salted = self.mechanism.pbkdf2(password, &self.salt, self.iterations);

@@ -72,6 +72,24 @@ impl SlowLimits {
         self.own_ms[usize::from(code)].store(ms.unwrap_or_else(|| from_the_start(code)), Ordering::Relaxed);
     }
 
+    /// The same, with a line in the log.
+    pub fn change(&self, (code, ms): SlowLimit) {
+        let told = || match self.own_ms[usize::from(code)].load(Ordering::Relaxed) {
+            0 => "as the bucket says".to_owned(),
+            ms => format!("{ms} ms"),
+        };
+        let old = told();
+        self.set((code, ms));
+        let (new, command) = (told(), opcode::name(code).unwrap_or("unknown"));
+        tracing::info!(
+            event = "slow_limit_changed",
+            command,
+            old,
+            new,
+            "how long a command may take until it is a slow operation was changed"
+        );
+    }
+
     /// These limits hold, and otherwise those from the start.
     pub fn follow(&self, limits: &[SlowLimit]) {
         (0..=u8::MAX).for_each(|code| self.set((code, None)));

@@ -1,11 +1,18 @@
 //! Notes operations of sessions that took long.
 
+use std::net::SocketAddr;
+
+use base::{CollectionId, DocKey};
+use protocol::feature::Feature;
+
 use super::spans::{self, WaitStep};
 use super::{SlowOperation, SpentOn, Subject, Took};
+use crate::command::find;
+use crate::command_rules::Key;
 use crate::node::Node;
 use crate::session::Session;
 
-/// Notes an operation of a session if it took longer than its command may.
+/// Notes an operation of a session if it took longer than its command may. Whether it did.
 pub(crate) fn note_if_slow(
     node: &Node,
     session: &Session,
@@ -13,10 +20,25 @@ pub(crate) fn note_if_slow(
     took: &Took,
     subject: &Subject,
     steps: &[WaitStep],
-) {
+) -> bool {
     let bucket = session.bucket.as_ref().map(|bucket| &***bucket);
-    if took.ns > node.events().slow.limits.limit_ns(took.opcode, bucket) {
+    let is_slow = took.ns > node.events().slow.limits.limit_ns(took.opcode, bucket);
+    if is_slow {
         note(node, session, worker, took, subject, steps);
+    }
+    is_slow
+}
+
+/// The key of a request as it is kept, with the collection of the document that it names.
+fn key_of(session: &Session, opcode: u8, key: &[u8]) -> (Box<[u8]>, Option<CollectionId>) {
+    let names_document = find(opcode).is_some_and(|row| row.key == Key::Document);
+    let parsed = match session.has(Feature::Collections) {
+        true => DocKey::parse(key),
+        false => Some(DocKey::new(key)),
+    };
+    match parsed.filter(|_| names_document && !key.is_empty()) {
+        Some(DocKey { collection, key }) => (key.into(), Some(collection)),
+        None => (key.into(), None),
     }
 }
 
@@ -36,8 +58,10 @@ pub(super) fn note(
     };
     let spans = match took.spent_on {
         SpentOn::Turn => spans::lock_spans(&engine::lock_waits_since(took.began_ns), took.began_ns),
-        _ => spans::spans(steps, took.began_ns, took.began_ns + took.ns, replica),
+        _ => spans::spans_behind_turn(steps, took.began_ns, took.in_turn_ns, took.ns, replica),
     };
+    let (key, collection) = key_of(session, took.opcode, &subject.key);
+    let with_port = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
     let operation = SlowOperation {
         ended_unix_ns: clock.unix_ns(),
         took_ns: took.ns,
@@ -46,10 +70,11 @@ pub(super) fn note(
         requests: took.requests,
         status: took.status,
         packet: subject.packet,
-        key: (&*subject.key).into(),
+        key,
+        collection,
         connection_id: session.client_id.clone(),
         bucket: session.bucket.as_ref().map(|bucket| bucket.name().to_owned()),
-        peer: session.peer,
+        peer: session.ends.remote.map(with_port),
         worker,
         spans,
     };

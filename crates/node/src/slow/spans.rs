@@ -85,6 +85,22 @@ pub(crate) fn spans(
     spans
 }
 
+/// The same of a request that left its turn so long after it began: the turn is a part of its own.
+pub(crate) fn spans_behind_turn(
+    steps: &[WaitStep],
+    began_ns: u64,
+    in_turn_ns: u64,
+    took_ns: u64,
+    replica: impl Fn(usize) -> Option<Box<str>>,
+) -> Vec<Span> {
+    let mut behind = spans(steps, began_ns + in_turn_ns, began_ns + took_ns, replica);
+    if in_turn_ns > 0 {
+        behind.iter_mut().for_each(|span| span.from_ns += in_turn_ns);
+        behind.insert(0, Span { name: "turn", node: None, from_ns: 0, ns: in_turn_ns });
+    }
+    behind
+}
+
 /// Makes the spans of a turn that began then, from the waits of its thread since.
 pub(crate) fn lock_spans(waits: &[LockWait], began_ns: u64) -> Vec<Span> {
     let span = |wait: &LockWait| Span {

@@ -227,7 +227,13 @@ fn put_compactions(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let help = "Whether the disk is full, so that changes are refused.";
     page.each(buckets, "stave_disk_full", Gauge, help, |n| u8::from(n.saves.is_disk_full))?;
     let help = "Saves of a vBucket that failed and were tried again.";
-    page.each(buckets, "stave_failed_saves_total", Counter, help, |n| n.saves.failed_saves)
+    page.each(buckets, "stave_failed_saves_total", Counter, help, |n| n.saves.failed_saves)?;
+    let help = "Seconds for which a call of the disk has not ended, from 10 on; 0 while each ends.";
+    let disk_s = |n: &Numbers| n.blocked.iter().filter(|one| one.call.is_some()).map(|one| one.for_s).max();
+    page.each(buckets, "stave_disk_blocked_seconds", Gauge, help, |n| disk_s(n).unwrap_or(0))?;
+    let help = "Threads that have not gone on with a step for 30 s and wait for no disk.";
+    let threads = |n: &Numbers| n.blocked.iter().filter(|one| one.call.is_none()).count();
+    page.each(buckets, "stave_blocked_threads", Gauge, help, threads)
 }
 
 /// What comes from the disk: values that were waited for, and all that is loaded after a start.

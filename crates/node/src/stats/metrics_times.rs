@@ -16,11 +16,11 @@ pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
 
 fn put_requests(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let name = "kv_cmd_duration_seconds";
-    page.head(name, Kind::Histogram, "How long requests took, of one turn of a connection in 64.")?;
+    page.head(name, Kind::Histogram, "How long requests took; those of one turn of a connection in 64, which were measured, stand for all.")?;
     for numbers in buckets {
-        for (opcode, counts) in numbers.times.commands() {
+        for (opcode, told) in numbers.times.of_all_requests() {
             if let Some(opcode) = protocol::opcode::field_name(opcode) {
-                page.histogram(name, &[("bucket", numbers.bucket.name()), ("opcode", opcode)], &counts)?;
+                page.histogram_told(name, &[("bucket", numbers.bucket.name()), ("opcode", opcode)], &told)?;
             }
         }
     }

@@ -49,6 +49,7 @@ pub mod sync_writes;
 mod takeover;
 mod tasks;
 pub mod timings;
+mod told_times;
 mod vbucket;
 
 #[cfg(test)]

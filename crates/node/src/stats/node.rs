@@ -411,7 +411,10 @@ pub fn slow_operations(inquiry: &Inquiry<'_>, _: &[&[u8]], sheet: &mut Sheet) ->
         // The key is a row of its own, for those who may know it.
         sheet.put("packet", one.packet.as_json(one.opcode, None));
         if inquiry.rights.whole.has(Privilege::MetaRead) {
-            sheet.put("key", one.key.escape_ascii());
+            sheet.put("key", one.key_text());
+        }
+        if let Some(collection) = one.collection {
+            sheet.put("collection", format_args!("{:#x}", collection.0));
         }
         if let Some(peer) = one.peer.filter(|_| inquiry.rights.node.has(Privilege::NodeSupervisor)) {
             sheet.put("peer", peer);

@@ -5,14 +5,15 @@ use std::sync::{Arc, LazyLock};
 
 use base::{HistogramCounts, VbState};
 use engine::{
-    AccountFigures, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
+    AccountFigures, Blocked, Bucket, BucketStats, CheckpointMemoryStats, CompactionStats, CompressionStats,
     DefragmenterStats, EvictionStats, ExpiryStats, FetchStats, PurgeStats, STATES, SaveStats, StateStats,
-    StoreStats, WarmupStats,
+    StoreStats, WarmupStats, blocked_threads,
 };
 use kvstore::HistoryUsage;
 
 use super::disk::history_of;
 use super::timings::BucketTimes;
+use super::told_times::{END_POWERS, Told};
 use crate::node::Node;
 
 pub(super) struct Numbers {
@@ -35,6 +36,8 @@ pub(super) struct Numbers {
     /// Bytes of its files, and of what is in use in them.
     pub(super) files: (u64, u64),
     pub(super) history: HistoryUsage,
+    /// Of its threads.
+    pub(super) blocked: Vec<Blocked>,
 }
 
 impl Numbers {
@@ -46,6 +49,7 @@ impl Numbers {
             store: bucket.store_stats(),
             files: engine::file_usage(&bucket),
             history: history_of(&bucket),
+            blocked: blocked_threads(&bucket),
             fetches: bucket.fetching().fetch_stats(),
             compactions: bucket.compaction().compaction_stats(),
             saves: bucket.flushing().save_stats(),
@@ -63,14 +67,9 @@ impl Numbers {
     }
 }
 
-/// Ends of the buckets of histograms are powers of four microseconds, up to this power of two: 67 seconds.
-const LONGEST_END_POWER: u32 = 26;
-
 /// They as labels have them, in seconds.
-static ENDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let powers = (0..=LONGEST_END_POWER).step_by(2);
-    powers.map(|power| ((1_u64 << power) as f64 / 1e6).to_string()).collect()
-});
+static ENDS: LazyLock<Vec<String>> =
+    LazyLock::new(|| END_POWERS.iter().map(|power| ((1_u64 << power) as f64 / 1e6).to_string()).collect());
 
 /// Kinds of metrics.
 #[derive(Clone, Copy)]
@@ -127,17 +126,21 @@ impl Page<'_> {
         labels: &[(&str, &str)],
         counts: &HistogramCounts,
     ) -> fmt::Result {
+        self.histogram_told(name, labels, &Told::of(counts))
+    }
+
+    /// The same of what is told already.
+    pub(super) fn histogram_told(&mut self, name: &str, labels: &[(&str, &str)], told: &Told) -> fmt::Result {
         let text = labels_text(labels);
         let begin = format!("{name}_bucket{{{text}{}le=\"", if text.is_empty() { "" } else { "," });
-        let total = counts.total();
-        let ends = std::iter::zip(&*ENDS, counts.below_us_powers((0..=LONGEST_END_POWER).step_by(2)));
-        for (end, count) in ends.map(|(end, count)| (&**end, count)).chain([("+Inf", total)]) {
+        let ends = ENDS.iter().map(|end| &**end).zip(told.below);
+        for (end, count) in ends.chain([("+Inf", told.total)]) {
             self.0.push_str(&begin);
             self.0.push_str(end);
             writeln!(self.0, "\"}} {count}")?;
         }
-        self.sample(&format!("{name}_sum"), labels, seconds(counts.sum_ns()))?;
-        self.sample(&format!("{name}_count"), labels, total)
+        self.sample(&format!("{name}_sum"), labels, told.sum_ns / 1e9)?;
+        self.sample(&format!("{name}_count"), labels, told.total)
     }
 
     /// A metric with one number.
@@ -258,12 +261,14 @@ mod tests {
         let mut text = String::new();
         Page(&mut text).histogram("h", &[("of", "x")], &histogram.counts()).expect("text takes all");
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 17);
+        assert_eq!(lines.len(), 24);
         assert_eq!(lines[0], r#"h_bucket{of="x",le="0.000001"} 1"#);
-        assert_eq!(lines[1], r#"h_bucket{of="x",le="0.000004"} 3"#);
-        assert_eq!(lines[13], r#"h_bucket{of="x",le="67.108864"} 3"#);
+        assert_eq!(lines[1], r#"h_bucket{of="x",le="0.000002"} 1"#);
+        assert_eq!(lines[2], r#"h_bucket{of="x",le="0.000004"} 3"#);
+        assert_eq!(lines[14], r#"h_bucket{of="x",le="0.016384"} 3"#);
+        assert_eq!(lines[20], r#"h_bucket{of="x",le="67.108864"} 3"#);
         assert_eq!(
-            lines[14..],
+            lines[21..],
             [r#"h_bucket{of="x",le="+Inf"} 4"#, r#"h_sum{of="x"} 70.0000065"#, r#"h_count{of="x"} 4"#]
         );
         text.clear();

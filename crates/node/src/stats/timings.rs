@@ -10,6 +10,7 @@
 //!
 //! Sync writes whose clients wait are all measured, by level.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use super::Sheet;
 use super::baseline::Baseline;
 use super::sync_writes::{SyncWriteCounters, SyncWriteStats, by_level};
+use super::told_times::{Told, ToldTimes};
 use crate::slow::spans::WaitStep;
 use crate::tally::{Counted, Tally};
 
@@ -96,6 +98,8 @@ pub struct BucketTimes {
     stat_groups: Box<[Histogram]>,
     /// What had been measured when a client last had the stats begin again. `/metrics` does not know of it.
     baseline: Mutex<Arc<Baseline>>,
+    /// What `/metrics` told of each command.
+    told: Mutex<BTreeMap<u8, ToldTimes>>,
 }
 
 impl BucketTimes {
@@ -104,6 +108,7 @@ impl BucketTimes {
             threads: (0..workers.max(1)).map(|_| ThreadTimes::default()).collect(),
             stat_groups: (0..STAT_GROUPS).map(|_| Histogram::default()).collect(),
             baseline: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -135,6 +140,15 @@ impl BucketTimes {
         let was_measured =
             |opcode: &u8| self.threads.iter().any(|times| !times.by_opcode[usize::from(*opcode)].is_unused());
         (0..=u8::MAX).filter(was_measured).map(|opcode| (opcode, self.command(opcode)))
+    }
+
+    /// How long all requests took of commands of which some were measured: see [`ToldTimes`].
+    pub(super) fn of_all_requests(&self) -> Vec<(u8, Told)> {
+        let mut told = self.told.lock();
+        let tell = |(opcode, measured): (u8, HistogramCounts)| {
+            (opcode, told.entry(opcode).or_default().tell(&measured, self.requests(opcode)))
+        };
+        self.commands().map(tell).collect()
     }
 
     /// How long requests waited in each queue of [`QUEUES`]: all of them, not one turn in so many.

@@ -34,7 +34,8 @@ fn audit(node: &Node, fields: &[(&str, &str)]) {
     let fields: Vec<_> =
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
-    node.audit.change(&fields, |_| true, record).expect("valid settings");
+    let not_kept = node.audit.change(&fields, |_| true, record).expect("valid settings");
+    assert!(not_kept.is_none(), "{not_kept:?}");
 }
 
 fn select(connection: &mut Connection) -> Status {
@@ -106,4 +107,36 @@ fn a_certificate_does_not_log_in_while_no_login_can_be_recorded() {
     node.audit.write_step();
     assert_eq!(select(&mut connection), Status::Success);
     assert!(connection.session().is_authenticated());
+}
+
+/// The way out of `failurePolicy=refuse` needs no room on the disk.
+#[test]
+fn a_policy_that_keeps_users_out_is_taken_back_on_a_full_disk() {
+    let (node, sim) = cut_off();
+    audit(&node, &[("failurePolicy", "refuse")]);
+    node.audit.write_step();
+    sim.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::Short { bytes: 9, errno: 28 }));
+    node.audit.record(AuditRecord::new(AuditEvent::LoginFailed));
+    node.audit.write_step();
+    let mut connection = connect(&node);
+    connection.certified("admin");
+    assert_eq!(select(&mut connection), Status::Etmpfail);
+    let fields = [("failurePolicy".to_owned(), "count".to_owned())];
+    let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
+    let not_kept = node.audit.change(&fields, |_| true, record).expect("valid settings");
+    assert!(not_kept.is_some(), "the disk is full");
+    assert_eq!(select(&mut connection), Status::Success);
+}
+
+/// Certificates of users whom the member does not know yet wait as well.
+#[test]
+fn a_certificate_waits_until_the_users_of_the_cluster_are_read() {
+    let (node, _sim) = cut_off();
+    node.accounts().note_unread("it is away");
+    let mut connection = connect(&node);
+    connection.certified("bob");
+    assert_eq!(select(&mut connection), Status::Etmpfail);
+    assert_eq!((recorded(&node, "bob"), recorded(&node, "\"id\":20481")), (0, 0), "nothing is known of it");
+    let _ = node.accounts().take(&node, StoredUsers::default(), None);
+    assert_eq!(select(&mut connection), Status::Eaccess, "there is no such user");
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use base::env::{Env, SimHandles};
 use protocol::{RequestParts, Status, opcode};
 
-use super::{feed, node_in, request, simple, statuses, user, users_with_ann};
+use super::{each, feed, node_in, request, simple, statuses, user, users_with_ann};
 use crate::audit::record::Ends;
 use crate::config::Role;
 use crate::connection::{Connection, Next};
@@ -15,6 +15,7 @@ use crate::connection_memory::Held;
 use crate::node::Node;
 use crate::node_login::NodeSecret;
 use crate::output::Output;
+use crate::sasl::client::{Exchange, MECHANISM};
 use crate::user::Users;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -188,6 +189,47 @@ fn scram(connection: &mut Connection, user: &str) -> (Status, Vec<u8>) {
     let last = format!("c=biws,r={nonce},p=AAAAAAAAAAAAAAAAAAAAAAAAAAA=");
     let parts = RequestParts { opcode: opcode::SASL_STEP, value: last.as_bytes(), ..parts };
     (statuses(&told)[0].1, request(&parts))
+}
+
+/// What a node logs in with.
+fn log_in_by(connection: &mut Connection, name: &str, password: &str) -> Vec<Status> {
+    let mut exchange = Exchange::new(name, "a-nonce-of-this-test");
+    let parts =
+        RequestParts { opcode: opcode::SASL_AUTH, key: MECHANISM.as_bytes(), ..RequestParts::default() };
+    let first = exchange.first();
+    let (told, _) = feed(connection, &request(&RequestParts { value: first.as_bytes(), ..parts }));
+    let challenge = each(&told, |answer| String::from_utf8_lossy(answer.value).into_owned()).remove(0);
+    let mut heard = vec![statuses(&told)[0].1];
+    if let Ok(last) = exchange.answer(&challenge, password, &mut None) {
+        let parts = RequestParts { opcode: opcode::SASL_STEP, value: last.as_bytes(), ..parts };
+        heard.push(statuses(&feed(connection, &request(&parts)).0)[0].1);
+    }
+    heard
+}
+
+/// Strangers behind the address of another node do not keep it out of one that was just started and knows nobody; neither do
+/// guesses at the nodes' secret, which keep no user out either.
+#[test]
+fn no_guesses_keep_another_node_out() {
+    let (node, _sim) = node();
+    let secret = NodeSecret::new(&*node.env().random);
+    node.accounts().set_node_secrets(&node, std::slice::from_ref(&secret));
+    let name = secret.login_name();
+    // The allowance of one name, more than once, and not one of the address.
+    for _ in 0..2 * FREE {
+        let guessed = log_in_by(&mut from(&node, HERE), &name, "guess");
+        assert_eq!(guessed, [Status::AuthContinue, Status::AuthError]);
+    }
+    assert!(node.logins.is_empty(), "nothing is counted");
+    (0..5).for_each(|n| have_failed(&node, HERE, &format!("user-{n}"), FREE));
+    assert_eq!(scram(&mut from(&node, HERE), "admin").0, Status::Etmpfail, "the address has none left");
+    let mut other = from(&node, HERE);
+    let heard = log_in_by(&mut other, &name, secret.password_text());
+    assert_eq!(heard, [Status::AuthContinue, Status::Success]);
+    assert!(other.session().user.as_ref().is_some_and(|user| user.is_node()));
+    // No password is checked as that of a node, however it comes.
+    let (told, _) = feed(&mut from(&node, HERE), &plain(&name, secret.password_text()));
+    assert_eq!(statuses(&told), [(0, Status::Etmpfail)]);
 }
 
 /// What was begun while one more guess was free does not all end in a guess.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 
 use crate::tls::{CertificateError, PairError, Spoken, client_config, roots};
@@ -60,6 +61,74 @@ impl EtcdTls {
             PairError::Mismatch(what) => EtcdTlsError::Key(CertificateError::Invalid(what)),
         })?;
         Ok(EtcdTls(config))
+    }
+}
+
+/// How etcd is reached, for a store and those beside it: what is shown to it, which may change while requests are under way,
+/// and what is wrong with that.
+#[derive(Default)]
+pub(super) struct Way {
+    access: Mutex<Arc<EtcdAccess>>,
+    /// What etcd gave for a name and a password; `None` before it was needed.
+    token: Mutex<Option<(Arc<EtcdAccess>, String)>>,
+    fault: Mutex<Option<&'static str>>,
+}
+
+/// etcd's certificate, as this node sees it.
+pub(super) const NOT_TRUSTED: &str = "its certificate is not accepted: etcd-ca must hold the CA that signed it, and \
+                                      the certificate must be valid and name its host";
+/// This node's certificate, as etcd sees it.
+pub(super) const CERTIFICATE_REFUSED: &str =
+    "it ends TLS with this node: look at the certificate in etcd-cert, and whether etcd trusts its CA";
+/// This node's user of etcd.
+pub(super) const LOGIN_REFUSED: &str =
+    "it refuses this node's login: look at etcd-user and the password in etcd-password-file";
+/// The rights of that user.
+pub(super) const NOT_PERMITTED: &str =
+    "its user of this node (etcd-user) may not read and write the keys of the cluster";
+
+impl Way {
+    pub(super) fn new(access: EtcdAccess) -> Way {
+        Way { access: Mutex::new(Arc::new(access)), ..Way::default() }
+    }
+
+    pub(super) fn access(&self) -> Arc<EtcdAccess> {
+        Arc::clone(&self.access.lock())
+    }
+
+    /// Requests from now on are made with this.
+    pub(super) fn change(&self, access: EtcdAccess) {
+        *self.access.lock() = Arc::new(access);
+        *self.token.lock() = None;
+    }
+
+    /// The token, unless it is that of an access before.
+    pub(super) fn token(&self) -> Option<String> {
+        let (access, token) = (self.access(), self.token.lock());
+        let known = token.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &access));
+        known.map(|(_, token)| token.clone())
+    }
+
+    pub(super) fn keep_token(&self, of: &Arc<EtcdAccess>, token: Option<&str>) {
+        *self.token.lock() = token.map(|token| (Arc::clone(of), token.to_owned()));
+    }
+
+    /// What the last request found wrong with what is shown to etcd; `None` if it found nothing of the kind.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        *self.fault.lock()
+    }
+
+    pub(super) fn note(&self, fault: Option<&'static str>) {
+        *self.fault.lock() = fault;
+    }
+}
+
+/// What a failed connection says of certificates; `None` if it failed for another reason.
+pub(super) fn fault_of(error: &std::io::Error) -> Option<&'static str> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(_) => Some(NOT_TRUSTED),
+        rustls::Error::AlertReceived(_) => Some(CERTIFICATE_REFUSED),
+        _ => None,
     }
 }
 

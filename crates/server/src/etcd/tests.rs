@@ -163,7 +163,34 @@ fn a_silent_end_does_not_keep_a_watch(etcd: &Etcd, access: EtcdAccess) {
     let address = EtcdAddress::parse(&format!("etcd://{addr},{}/test", etcd.addr)).expect("an address");
     let store = EtcdStore::new(Env::real(), &address, access);
     // Who has a token asks for nothing else first.
-    store.token.lock().clone_from(&known.token.lock());
+    store.way.keep_token(&store.way.access(), known.way.token().as_deref());
     store.wait(Version(now.0 - 1), Duration::from_secs(3600)).expect("the other one answers");
     assert_eq!(store.current.load(Ordering::Relaxed), 1, "the one that answers is asked first from now on");
+}
+
+/// etcd has a certificate of another CA by now: the store goes on once it has been given that.
+#[test]
+fn another_ca_counts_without_another_start() {
+    let etcd = Etcd::start_with_tls();
+    let right = tls(etcd.certificates());
+    let wrong = self::tls(&Certificates::make());
+    let store = store_at(&etcd, EtcdAccess { user: None, tls: Some(wrong) });
+    let users = store.sibling("users").expect("it answers").expect("there is one");
+    assert!(store.read().is_err() && users.read().is_err());
+    assert_eq!(store.fault(), Some(super::access::NOT_TRUSTED));
+    store.change_access(EtcdAccess { user: None, tls: Some(right) });
+    assert!(store.read().is_ok() && users.read().is_ok(), "those beside it, too");
+    assert_eq!((store.fault(), users.fault()), (None, None));
+}
+
+#[test]
+fn another_password_counts_without_another_start() {
+    let etcd = Etcd::start();
+    switch_login_on(&etcd, None);
+    let store = store_at(&etcd, EtcdAccess { user: user("stave", "secret2"), tls: None });
+    assert!(store.read().is_err());
+    assert_eq!(store.fault(), Some(super::access::LOGIN_REFUSED));
+    store.change_access(EtcdAccess { user: user("stave", "secret1"), tls: None });
+    assert!(store.read().is_ok());
+    assert_eq!(store.fault(), None);
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ::node::MetricsLogin;
 use ::node::audit::events::AuditEvent;
-use ::node::audit::record::Ends;
+use ::node::audit::record::{Ends, why_uncertified};
 use ::node::node::FailedLogin;
 use ::node::privilege::Privilege;
 use ::node::roles::ALL_BUCKETS;
@@ -17,8 +17,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answers::{bucket_down, no_such_bucket};
-use super::audit::{AuditedRoute, cannot_be_recorded, refused_to};
-use super::basic_auth::{Caller, authenticate, claimed_name, is_way_out};
+use super::audit::{AuditedRoute, cannot_be_recorded, certificate_refused, refused_to};
+use super::basic_auth::{Caller, NotJudged, authenticate, claimed_name, is_way_out, names_nobody};
 use super::connections;
 use super::node_key::{NodeRequest, Proof};
 use super::rights::{lacks, lacks_roles, require_cluster_admin};
@@ -83,7 +83,7 @@ pub(super) async fn check(
     let caller = match authenticate(&shared, uri, headers, peer, by.certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
-            login_refused(&shared, &request, ends, response.status());
+            login_refused(&shared, &request, ends, &response);
             return *response;
         }
     };
@@ -147,7 +147,20 @@ async fn handled_without_user(request: Request, next: Next) -> Response {
 
 /// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
 /// failed.
-pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, status: StatusCode) {
+pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, refused: &Response) {
+    if refused.extensions().get::<NotJudged>().is_some() {
+        return;
+    }
+    let status = refused.status();
+    let certified = connections::by(request).certified;
+    if let Some(name) = certified.filter(|_| names_nobody(request.headers())) {
+        let why = match status {
+            StatusCode::UNAUTHORIZED => why_uncertified(&name),
+            _ => "the user that the client's certificate names is not let in now",
+        };
+        // The log has it: see `Events::unknown_certified`.
+        return certificate_refused(shared, &name, ends, request.uri(), (status, why));
+    }
     let Some(name) = claimed_name(request.headers()) else { return };
     let (user, status_code) = (name.as_bytes(), status.as_str());
     let (reference, reason, mechanism) = (None, None, None);

@@ -36,6 +36,8 @@ pub(super) enum Field {
     Settings,
     /// A field of a JSON object as it is, and the field's name.
     Json(&'static str, &'static str),
+    /// Which nodes a bucket's vBuckets are to follow, without passwords.
+    Sources,
     /// The bucket's manifest as it is then.
     ManifestUid,
     /// A text that is always the same.
@@ -67,7 +69,7 @@ const fn audited(
 /// All of them.
 static AUDITED: &[AuditedRoute] = {
     use AuditEvent as E;
-    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Roles, Self_, Settings};
+    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Roles, Self_, Settings, Sources};
     const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
     const ONE_SCOPE: &str = "/pools/default/buckets/{bucket}/scopes/{scope}";
     const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
@@ -199,7 +201,20 @@ static AUDITED: &[AuditedRoute] = {
         audited("POST", "/controller/ejectNode", E::NodeRemoved, &[Form("otpNode", "node")]),
         audited("POST", "/controller/adoptState", E::StateAdopted, &[]),
         audited("POST", "/controller/addNode", E::NodeAdded, &[Form("hostname", "hostname")]),
-        audited("PUT", "/v1/buckets/{bucket}/replication", E::ReplicationDeclared, &[BUCKET]),
+        audited("PUT", "/v1/buckets/{bucket}/replication", E::ReplicationDeclared, &[BUCKET, Sources]),
+        audited(
+            "PUT",
+            super::alternate::PATH,
+            E::AlternateSet,
+            &[
+                Form("hostname", "hostname"),
+                Form("kv", "kv"),
+                Form("kvSSL", "kvSSL"),
+                Form("mgmt", "mgmt"),
+                Form("mgmtSSL", "mgmtSSL"),
+            ],
+        ),
+        audited("DELETE", super::alternate::PATH, E::AlternateRemoved, &[]),
         audited(
             "GET",
             "/v1/buckets/{bucket}/changes",
@@ -211,7 +226,7 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 20] = [
+const NOT_AUDITED: [(&str, &str, &str); 18] = [
     ("POST", "/node/controller/rename", "changes nothing"),
     ("POST", "/node/controller/setupServices", "changes nothing"),
     ("POST", "/pools/default", "changes nothing"),
@@ -219,8 +234,6 @@ const NOT_AUDITED: [(&str, &str, &str); 20] = [
     ("POST", "/settings/indexes", "changes nothing"),
     ("POST", "/settings/audit", "records itself"),
     ("POST", "/v1/promise", "between nodes"),
-    ("PUT", super::alternate::PATH, "the field has no event for it"),
-    ("DELETE", super::alternate::PATH, "the field has no event for it"),
     ("POST", super::slow_limits::PATH, "the field has no event for it"),
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
     ("POST", "/pools/default/stats/range", "reads figures"),
@@ -307,8 +320,8 @@ impl AuditedRoute {
         body: &[u8],
     ) -> Recording {
         let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
-        let takes_json =
-            self.path == SETTINGS || self.fields.iter().any(|field| matches!(field, Field::Json(..)));
+        let is_json = |field: &Field| matches!(field, Field::Json(..) | Field::Sources);
+        let takes_json = self.path == SETTINGS || self.fields.iter().any(is_json);
         let sent = if takes_json { members_of(body) } else { form::parse(body) };
         let form = |name: &str| sent.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
         let short = |value: &str| text(value.as_bytes());
@@ -344,6 +357,7 @@ impl AuditedRoute {
                         None => record,
                     }
                 }
+                Field::Sources => record.with("sources", sources(form("sources").unwrap_or_default())),
                 Field::Is(name, value) => record.with(name, value),
                 Field::ManifestUid => record,
             };
@@ -357,6 +371,19 @@ fn roles(text: &str) -> Vec<String> {
     let mut grants = Grant::parse_list(text).unwrap_or_default();
     grants.sort_by_key(|grant| !grant.row().is_guarded);
     grants.iter().map(Grant::to_string).collect()
+}
+
+/// What a declaration says of each source, but for the password.
+fn sources(sent: &str) -> Vec<Value> {
+    let all: Vec<Map<String, Value>> = serde_json::from_str(sent).unwrap_or_default();
+    let kept = |(name, value): &(String, Value)| {
+        ["node", "username", "vbuckets", "mode"].contains(&name.as_str()) && value.is_string()
+    };
+    let short = |(name, value): (String, Value)| {
+        let told = text(value.as_str().unwrap_or_default().as_bytes());
+        (name, Value::from(told))
+    };
+    all.into_iter().map(|source| source.into_iter().filter(kept).map(short).collect()).collect()
 }
 
 fn props(sent: &[(String, String)]) -> Value {
@@ -376,6 +403,22 @@ impl Recording {
             record = record.with("new_manifest_uid", format!("{:x}", uid.unwrap_or_default()));
         }
         shared.node.audit.record(record);
+    }
+}
+
+/// The user that a client's certificate stands for is not let in: there is none, or not now. `why` says which.
+pub(super) fn certificate_refused(
+    shared: &Shared,
+    user: &str,
+    ends: Ends,
+    uri: &Uri,
+    (status, why): (StatusCode, &'static str),
+) {
+    let peer = ends.remote.map(|remote| remote.ip());
+    if shared.node.audit.admits_stranger(AuditEvent::WebLoginFailed, why, peer) {
+        let record = AuditRecord::new(AuditEvent::WebLoginFailed).by(user.as_bytes()).between(ends);
+        let record = record.with("raw_url", text(uri.path().as_bytes())).with("status", status.as_u16());
+        shared.node.audit.record(record.with("reason", why));
     }
 }
 

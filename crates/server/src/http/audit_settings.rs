@@ -14,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::basic_auth::Caller;
-use super::failures::failed;
 use super::manage::{answer, on_a_thread};
 use super::settings::refused;
 use super::shared::Shared;
@@ -32,6 +31,10 @@ pub(super) async fn change(
     Extension(ends): Extension<Ends>,
     body: Bytes,
 ) -> Response {
+    if body.trim_ascii_start().starts_with(b"{") {
+        let what = "the body is JSON: send a form (name=value&name=value)".to_owned();
+        return refused(Errors::from([("_".to_owned(), what)]));
+    }
     let node = std::sync::Arc::clone(&shared.node);
     let record = AuditRecord::new(AuditEvent::AuditConfigured).by(user.name().as_bytes()).between(ends);
     let changed = on_a_thread(&shared, move |_| {
@@ -40,15 +43,17 @@ pub(super) async fn change(
         Ok::<_, BucketError>(node.audit.change(&form::parse(&body), is_user, record))
     });
     match changed.await {
-        Ok(Ok(())) => StatusCode::OK.into_response(),
+        Ok(Ok(None)) => StatusCode::OK.into_response(),
+        Ok(Ok(Some(error))) => {
+            let warning = format!(
+                "the settings hold until this node starts again, and cannot be kept: {error}; make room, or mend the disk, and \
+                 send them again"
+            );
+            Json(json!({ "warnings": { "_": warning } })).into_response()
+        }
         Ok(Err(AuditError::Fields(wrong))) => refused(wrong.into_iter().collect::<Errors>()),
         Ok(Err(AuditError::NotHere)) => {
             refused(Errors::from([("_".to_owned(), "this node has no data directory".to_owned())]))
-        }
-        Ok(Err(AuditError::File(error))) => {
-            let errors = json!({ "errors": { "_": error.to_string() } });
-            let response = (StatusCode::INTERNAL_SERVER_ERROR, Json(errors)).into_response();
-            failed(response, "the settings of the audit log were not changed", &error)
         }
         Err(error) => answer(&error),
     }

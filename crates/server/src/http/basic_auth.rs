@@ -41,10 +41,15 @@ pub(super) async fn authenticate(
     {
         return Err(try_again(&format!("{why}.\n")));
     }
+    // Before the users are looked at: they may be read meanwhile.
+    let is_early = shared.node.accounts().awaits_users();
     if let Some(name) = certified.filter(|_| names_nobody(headers)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         let user = user.filter(|_| !name.is_empty());
-        let user = user.ok_or_else(|| unknown_certified(shared, name))?;
+        let user = user.ok_or_else(|| match is_early && !name.is_empty() {
+            true => not_read(),
+            false => unknown_certified(shared, name),
+        })?;
         return let_in(shared, uri, user);
     }
     let Some((name, password)) = credentials(headers) else { return Err(nameless(headers)) };
@@ -70,6 +75,7 @@ pub(super) async fn authenticate(
             }
             let_in(shared, uri, user)
         }
+        (Checked::Wrong, attempt) if is_early => Err(wrong_or_not_read(shared, &name, attempt)),
         (Checked::Wrong, _) => Err(refused()),
         (Checked::NoRoom, attempt) => {
             if let Some(attempt) = attempt {
@@ -80,8 +86,30 @@ pub(super) async fn authenticate(
     }
 }
 
+/// Marks an answer to a user of whom this node knows nothing yet: it is no failed login.
+#[derive(Clone, Copy)]
+pub(super) struct NotJudged;
+
+/// The password is not that of a user whom this member knows, which has not read the users of its cluster. Those of the
+/// configuration are answered alike, so that a stranger does not learn who is in it (records 0202 and 0221).
+fn wrong_or_not_read(shared: &Shared, name: &str, attempt: Option<Attempt>) -> Box<Response> {
+    if shared.node.accounts().users().is_configured(name) {
+        return try_again(&format!("{}.\n", stale_users::USERS_NOT_READ));
+    }
+    if let Some(attempt) = attempt {
+        shared.node.logins.unchecked(attempt, shared.node.env().clock.monotonic());
+    }
+    not_read()
+}
+
+fn not_read() -> Box<Response> {
+    let mut answer = try_again(&format!("{}.\n", stale_users::USERS_NOT_READ));
+    answer.extensions_mut().insert(NotJudged);
+    answer
+}
+
 /// Whether a request has no name and no password. SDKs send both empty where their users have certificates.
-fn names_nobody(headers: &HeaderMap) -> bool {
+pub(super) fn names_nobody(headers: &HeaderMap) -> bool {
     let is_empty = |(name, password): (String, String)| name.is_empty() && password.is_empty();
     !headers.contains_key(header::AUTHORIZATION) || credentials(headers).is_some_and(is_empty)
 }

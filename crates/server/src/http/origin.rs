@@ -28,6 +28,8 @@ type IsOwn = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub struct Listens {
     is_loopback: bool,
     is_own: Option<IsOwn>,
+    /// How it can get a name that a browser may use, to be told to those who come by another one.
+    naming: &'static str,
 }
 
 impl fmt::Debug for Listens {
@@ -40,12 +42,18 @@ impl Listens {
     /// At these addresses.
     pub fn at(addresses: &[SocketAddr]) -> Listens {
         let is_loopback = addresses.iter().all(|addr| addr.ip().to_canonical().is_loopback());
-        Listens { is_loopback, is_own: None }
+        Listens { is_loopback, is_own: None, naming: "" }
+    }
+
+    /// The same where browsers must name an address, or a name without a dot: it has no other name.
+    pub fn without_a_name(self) -> Listens {
+        Listens { naming: "", ..self.known_by(|_| false) }
     }
 
     /// Beyond this machine, browsers are answered where they name an address, or a name that is the node's.
     pub(crate) fn known_by(self, is_own: impl Fn(&str) -> bool + Send + Sync + 'static) -> Listens {
-        Listens { is_own: Some(Arc::new(is_own)), ..self }
+        let naming = ", or start it with --advertise and that name, or with a certificate for it";
+        Listens { is_own: Some(Arc::new(is_own)), naming, ..self }
     }
 
     /// Whether a browser may have been led to this node by a name that is another's.
@@ -77,8 +85,9 @@ fn stranger(listens: &Listens, uri: &Uri, headers: &HeaderMap) -> Option<String>
     }
     if let Some(host) = host.filter(|host| is_of_browser(headers) && listens.is_strange(host)) {
         return Some(format!(
-            "a browser came to this node by the name {host:?}, which may lead anywhere and is not known to be this node's: use \
-             its address, or start it with --advertise and that name, or with a certificate for it"
+            "a browser came here by the name {host:?}, which may lead anywhere and is not known to be this node's: use its \
+             address{}",
+            listens.naming
         ));
     }
     if let Some(site) = headers.get("sec-fetch-site").map(|value| value.to_str().unwrap_or("?"))
@@ -122,12 +131,15 @@ pub(crate) mod tests {
     use super::*;
 
     fn refused(at: &str, fields: &[(&'static str, &str)]) -> bool {
+        let listens = Listens::at(&[at.parse().expect("an address")]);
+        why(&listens.known_by(|name| name == "db.example.org"), fields).is_some()
+    }
+
+    fn why(listens: &Listens, fields: &[(&'static str, &str)]) -> Option<String> {
         let headers = fields
             .iter()
             .map(|(name, value)| ((*name).parse().expect("a name"), value.parse().expect("a value")));
-        let listens = Listens::at(&[at.parse().expect("an address")]);
-        let listens = listens.known_by(|name| name == "db.example.org");
-        stranger(&listens, &Uri::from_static("/x"), &headers.collect()).is_some()
+        stranger(listens, &Uri::from_static("/x"), &headers.collect())
     }
 
     const HERE: &str = "127.0.0.1:8091";
@@ -193,6 +205,16 @@ pub(crate) mod tests {
         assert!(refused(BEYOND, &page), "the page's own address is not the node's");
         let console = [("host", "db.example.org:8091"), ("origin", "http://db.example.org:8091")];
         assert!(!refused(BEYOND, &console));
+    }
+
+    #[test]
+    fn beyond_this_machine_what_has_no_name_is_named_by_its_address() {
+        let nameless = Listens::at(&[BEYOND.parse().expect("an address")]).without_a_name();
+        let by = |host| why(&nameless, &[("host", host), ("sec-fetch-site", "same-origin")]);
+        assert_eq!(["10.0.0.7:1", "db", "[fd00::1]:1"].map(by), [None, None, None]);
+        let told = by("db.example.org").expect("it may be led elsewhere");
+        assert!(told.ends_with("use its address"), "{told}");
+        assert_eq!(why(&nameless, &[("host", "db.example.org")]), None, "no browser");
     }
 
     #[test]

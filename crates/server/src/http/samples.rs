@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ::node::Node;
 use ::node::at_rest::progress;
+use ::node::blocked;
 use ::node::stats::agent_rows::{AGENT_ROWS_EVERY, AgentRows};
 use ::node::stats::history::{self, History};
 use ::node::stats::latency::{LatencyCounts, Percentiles};
@@ -175,6 +176,8 @@ pub(super) async fn run(node: Arc<Node>, Taken { samples, agent_rows, kept }: Ta
     loop {
         next.tick().await;
         look_at_files(&node);
+        // What is found is logged; `/healthz` and `/metrics` look again.
+        let _ = blocked::look(&node);
         samples.take(&node);
         agent_rows.take(&node, &kept);
         if ticks.is_multiple_of(history::EVERY_S / EVERY.as_secs()) {

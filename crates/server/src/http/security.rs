@@ -248,10 +248,11 @@ fn cannot_be(shared: &Shared, by: &By, (present, clients): (&Value, &ClientCerti
     if state != CertificateState::Mandatory || has_plain_port {
         return None;
     }
-    let Some(name) = by.certified.as_deref() else {
+    // An empty one is of a certificate in which no rule finds a name.
+    let Some(name) = by.certified.as_deref().filter(|name| !name.is_empty()) else {
         return Some(
-            "HTTP without TLS is off (--http off), and you have shown no certificate, without which nobody is let in any \
-             more: set enable first, and ask for mandatory with a certificate that stands for a user"
+            "HTTP without TLS is off (--http off), and you have shown no certificate that stands for a user, without which \
+             nobody is let in any more: set enable first, and ask for mandatory with such a certificate"
                 .to_owned(),
         );
     };

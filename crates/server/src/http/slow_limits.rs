@@ -40,6 +40,6 @@ pub(super) async fn change(State(shared): State<Shared>, body: Bytes) -> Respons
     if !errors.is_empty() {
         return refused(errors);
     }
-    taken.into_iter().for_each(|limit| shared.node.events().slow.limits.set(limit));
+    taken.into_iter().for_each(|limit| shared.node.events().slow.limits.change(limit));
     StatusCode::OK.into_response()
 }

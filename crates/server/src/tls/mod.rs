@@ -172,6 +172,8 @@ struct Present {
     is_shut: bool,
     /// How many looks in a row have found that the CAs cannot be read.
     looks_without_cas: u32,
+    /// How often files were taken: what was read before the last time may be older than what counts.
+    changes: u64,
 }
 
 /// What an encrypted connection is accepted with.
@@ -229,6 +231,9 @@ struct Files {
     /// The file of `ca` cannot be read any more: other nodes are known by what it held, and clients by none.
     knows_no_clients: bool,
 }
+
+/// Certificate, key and CAs, and the CAs alone, which count without the others.
+type ReadFiles = (Result<Files, TlsError>, Option<Vec<u8>>);
 
 impl Files {
     fn read(env: &Env, config: &TlsConfig) -> Result<Files, TlsError> {
@@ -348,7 +353,7 @@ impl Tls {
             return Err(TlsError::NotForClients(config.certificate.clone()));
         }
         let (config, is_shut) = (config.clone(), false);
-        let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0 };
+        let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes: 0 };
         Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
     }
 
@@ -509,34 +514,53 @@ impl Tls {
     /// As [`Tls::load`]; certificate and key stay as they were. Which certificates of clients count does not: a CA that
     /// was taken out must not count because of a key that does not fit. If the CAs cannot be read, none counts.
     pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
-        // Without a lock: a disk may not answer.
-        let read = read_cas(env, config).map(|ca| (Files::with_cas(env, config, ca.clone()), ca));
-        let _changing = self.changing.lock();
+        self.reload_by(env, Some(config))
+    }
+
+    /// The same by the configuration that there is, if no other one is given.
+    fn reload_by(&self, env: &Env, wanted: Option<&TlsConfig>) -> Result<bool, TlsError> {
+        loop {
+            let (before, config) = {
+                let present = self.present.lock();
+                (present.changes, wanted.unwrap_or(&present.config).clone())
+            };
+            // Without a lock: a disk may not answer.
+            let read = read_cas(env, &config).map(|ca| (Files::with_cas(env, &config, ca.clone()), ca));
+            let _changing = self.changing.lock();
+            // Another thread has taken files meanwhile: these may be older, and so may the configuration that names them.
+            if self.present.lock().changes == before {
+                return self.take_read(read, &config);
+            }
+        }
+    }
+
+    /// Takes what was read of the files that `config` names: certificate and key, if they could be read, and CAs.
+    fn take_read(&self, read: Result<ReadFiles, TlsError>, config: &TlsConfig) -> Result<bool, TlsError> {
         let (files, ca) = match read {
             Ok(read) => read,
-            Err(error) => return Err(self.without_cas(error)),
+            Err(error) => return Err(self.without_cas(config, error)),
         };
         match files.and_then(|files| self.take(files, config)) {
             Ok(changed) => Ok(changed),
-            Err(error @ TlsError::Ca { .. }) => Err(self.without_cas(error)),
+            Err(error @ TlsError::Ca { .. }) => Err(self.without_cas(config, error)),
             Err(error) => Err(self.take_rules(ca, config, error)),
         }
     }
 
     /// What new connections are made with from now on; whether that is something else than before.
     fn take(&self, files: Files, config: &TlsConfig) -> Result<bool, TlsError> {
-        let kept = {
+        let (kept, changes) = {
             let mut present = self.present.lock();
             if present.files == files && present.config == *config {
                 present.looks_without_cas = 0;
                 return Ok(false);
             }
-            present.kept.clone()
+            (present.kept.clone(), present.changes + 1)
         };
         let made = files.make(config, &kept)?;
         self.fit(&made, &kept.over(config))?;
         let (config, is_shut) = (config.clone(), false);
-        *self.present.lock() = Present { config, kept, files, made, is_shut, looks_without_cas: 0 };
+        *self.present.lock() = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes };
         Ok(true)
     }
 
@@ -554,15 +578,19 @@ impl Tls {
         };
         match self.take(files, &rules) {
             Ok(_) => TlsError::RulesAlone(Box::new(why)),
-            Err(error @ TlsError::Ca { .. }) => self.without_cas(error),
+            Err(error @ TlsError::Ca { .. }) => self.without_cas(config, error),
             Err(_) => why,
         }
     }
 
-    /// The CAs cannot be read, or are none: if a second look finds the same, no certificate of a client counts any more.
-    fn without_cas(&self, why: TlsError) -> TlsError {
+    /// The CAs that `named` names cannot be read, or are none: if a second look finds the same, no certificate of a client
+    /// counts any more. A configuration that was not taken names files that never counted: it says nothing of those that do.
+    fn without_cas(&self, named: &TlsConfig, why: TlsError) -> TlsError {
         let (files, config, kept) = {
             let mut present = self.present.lock();
+            if present.config != *named {
+                return why;
+            }
             present.looks_without_cas = present.looks_without_cas.saturating_add(1);
             if present.looks_without_cas < LOOKS_WITHOUT_CAS || !present.asks_clients() {
                 return why;
@@ -575,6 +603,7 @@ impl Tls {
             let mut present = self.present.lock();
             // What there is was made of the same, so that this can be made, too; if not, no connection is.
             present.is_shut |= made.is_err();
+            present.changes += 1;
             present.files = files;
             if let Ok(made) = made {
                 present.made = made;
@@ -603,8 +632,7 @@ impl Tls {
 
     /// As [`Tls::reload`], with the configuration that there is.
     pub(crate) fn reload_same(&self, env: &Env) -> Result<bool, TlsError> {
-        let config = self.present.lock().config.clone();
-        self.reload(env, &config)
+        self.reload_by(env, None)
     }
 
     /// Tells the node when its certificate and CAs end, and the log what a person has to know of them.

@@ -14,12 +14,18 @@ pub struct FullDisk {
     pub is_full: Arc<AtomicBool>,
     /// The name of the files that have no room then; `None` for all of them.
     pub only: Option<&'static str>,
+    /// Called before each sync of a file.
+    pub on_sync: Option<Hook>,
 }
+
+/// What a test has done in the thread that syncs.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 struct FullFile {
     file: Arc<dyn File>,
     /// `None` if there is always room for the file.
     is_full: Option<Arc<AtomicBool>>,
+    on_sync: Option<Hook>,
 }
 
 impl FullFile {
@@ -33,7 +39,8 @@ impl Disk for FullDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let has_limit = self.only.is_none_or(|only| path.file_name().is_some_and(|name| name == only));
         let is_full = has_limit.then(|| Arc::clone(&self.is_full));
-        Ok(Arc::new(FullFile { file: RealDisk.open(path, mode)?, is_full }))
+        let (file, on_sync) = (RealDisk.open(path, mode)?, self.on_sync.clone());
+        Ok(Arc::new(FullFile { file, is_full, on_sync }))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -72,6 +79,7 @@ impl File for FullFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.on_sync.iter().for_each(|hook| hook());
         self.file.sync_data()
     }
 

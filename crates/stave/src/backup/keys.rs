@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::encryption::{KeyError, KeyRing, Sealer, WrappingKeys};
@@ -15,7 +16,7 @@ use clap::Args;
 
 use super::BackupError;
 use super::manifest::BackupManifest;
-use crate::key_source::KeySource;
+use crate::key_source::{KEY_COMMAND_LIMIT, KeySource};
 
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_BACKUP_KEY";
@@ -51,8 +52,9 @@ impl BackupKeyFlags {
             command: self.key_command.as_deref(),
             command_flag: "--key-command",
             variable: KEY,
+            limit: KEY_COMMAND_LIMIT,
         };
-        source.read(env)
+        source.read(env, &AtomicBool::new(false))
     }
 }
 

@@ -141,7 +141,18 @@ impl<'e> Repository<'e> {
     /// What encrypts that is written of a bucket, by who holds the lock on its backups; `None` if no key was given and
     /// nothing is encrypted there.
     pub(super) fn sealer_to_write(&self, bucket: &str) -> Result<Option<Sealer>, BackupError> {
+        if self.keys.is_given() && self.sealer(bucket)?.is_none() {
+            self.refuse_lost_keys(bucket)?;
+        }
         self.keys.to_write(self.env, &self.folder(bucket))
+    }
+
+    /// The folder has no keys: fine if none of its backups is encrypted. Otherwise new keys would stand where the right ones
+    /// belong, and backups from before and after could never be read together.
+    fn refuse_lost_keys(&self, bucket: &str) -> Result<(), BackupError> {
+        let complete = self.backups(bucket)?.into_iter().filter_map(Result::err);
+        let mut all = complete.chain(self.unfinished(bucket).err());
+        all.find(|error| matches!(error, BackupError::Key(_))).map_or(Ok(()), Err)
     }
 
     /// The same for the files of a backup.

@@ -234,6 +234,13 @@ fn encrypted_backups_are_read_with_their_key_alone() {
     }
     let gone = read_with(&env, key("6")).expect_err("no keys");
     assert!(matches!(gone, BackupError::Key(_)) && gone.to_string().contains("encryption-keys"), "{gone}");
+    // New keys in their place would keep old and new backups from being read together.
+    let refused = Repository::new(&env, Path::new(DIR))
+        .with_keys(key("6"))
+        .sealer_to_write(BUCKET)
+        .map(drop)
+        .expect_err("refused");
+    assert!(refused.to_string().contains("put that file back"), "{refused}");
     drop(handles);
 }
 

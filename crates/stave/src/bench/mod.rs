@@ -15,6 +15,7 @@ mod poller;
 mod progress;
 mod report;
 mod resp;
+mod returns;
 mod rng;
 mod routes;
 mod run;

@@ -7,6 +7,7 @@ use base::VbId;
 use base::env::Env;
 use std::sync::{Mutex, PoisonError};
 
+use super::returns::Returns;
 use crate::client::{Client, Map, Target};
 
 /// How long a node is waited for that is asked for a newer map.
@@ -21,6 +22,8 @@ pub struct Routes {
     active: Vec<AtomicU16>,
     version: Mutex<(i64, i64)>,
     is_stale: AtomicBool,
+    /// Connections that were lost.
+    pub returns: Returns,
 }
 
 impl Routes {
@@ -28,7 +31,8 @@ impl Routes {
     pub fn new(map: &Map, named: &str, vbuckets: u16) -> Routes {
         let active = (0..vbuckets).map(|_| AtomicU16::new(NO_NODE)).collect();
         let (nodes, is_stale) = (map.reachable(named), AtomicBool::new(false));
-        let routes = Routes { nodes, active, version: Mutex::new(map.version), is_stale };
+        let routes =
+            Routes { nodes, active, version: Mutex::new(map.version), is_stale, returns: Returns::default() };
         routes.follow(map, named);
         routes
     }

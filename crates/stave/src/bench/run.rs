@@ -246,6 +246,9 @@ impl Watch<'_> {
                 Ok(tally) => self.tallies.push(tally?),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
+                    if self.routes.returns.open(self.env, self.plan, self.routes.nodes()) {
+                        self.routes.doubt();
+                    }
                     self.routes.renew(self.env, &self.plan.target);
                     let (now_ns, answered) = (clock.monotonic_ns(), self.signals.answered());
                     let per_second = (answered - shown) as f64 * 1e9 / (now_ns - shown_ns).max(1) as f64;

@@ -198,6 +198,21 @@ fn vbuckets_that_move_are_followed() {
 }
 
 #[test]
+fn a_node_that_comes_back_is_used_again() {
+    let map: SharedMap = Arc::new(Mutex::new(FakeMap { revision: 1, is_told: true, ..FakeMap::default() }));
+    let habits = Habits { cluster: Some(map.clone()), ..Habits::default() };
+    let first = FakeServer::start(habits.clone());
+    // It ends each connection after a while, and takes others.
+    let _second = FakeServer::start(Habits { close_after: Some(200), ..habits });
+    map.lock().unwrap().active = 1;
+    let mut plan = plan(&first, Protocol::Couchbase);
+    (plan.connections, plan.populate, plan.rate) = (4, false, Some(1_000.0));
+    plan.extent = Extent::Operations(1_500);
+    let report = run_plan(&plan).unwrap();
+    assert!(report.operations > 500, "{} of two connections to the second node alone", report.operations);
+}
+
+#[test]
 fn a_rate_is_kept_and_what_waits_counts_as_slow() {
     let server = FakeServer::start(Habits::default());
     let mut plan = plan(&server, Protocol::Couchbase);

@@ -11,6 +11,7 @@ use protocol::Status;
 
 use super::connection::{Connection, Loss, Slot};
 use super::poller::{Events, Poller, Ready};
+use super::returns::Place;
 use super::routes::Routes;
 use super::schedule::Schedule;
 use super::tally::Tally;
@@ -73,6 +74,8 @@ pub struct Worker {
     /// The node of each connection, and how many connections each node has.
     node_of: Vec<usize>,
     living: Vec<usize>,
+    /// Its number among the threads of a phase.
+    number: usize,
     routes: Arc<Routes>,
     /// Operations that were drawn for each node and wait for a connection to it, with the moment when they were meant.
     parked: Vec<VecDeque<(Operation, u64)>>,
@@ -119,6 +122,7 @@ impl Worker {
         Ok(Worker {
             node_of,
             living,
+            number: 0,
             routes,
             parked: vec![VecDeque::new(); nodes],
             parked_len: 0,
@@ -146,6 +150,7 @@ impl Worker {
         signals: &Signals,
         number: usize,
     ) -> anyhow::Result<Tally> {
+        self.number = number;
         let now_ns = self.clock.monotonic_ns();
         let tally = Tally::new();
         let mut phase = Phase {
@@ -177,6 +182,7 @@ impl Worker {
             while let Some(ready) = events.take_next() {
                 self.on_ready(ready, &mut phase);
             }
+            self.take_back()?;
             self.refill_others(&mut phase);
             signals.answered[number].0.store(phase.answered, Ordering::Relaxed);
             self.give_up_if_hopeless(&phase)?;
@@ -325,6 +331,16 @@ impl Worker {
         }
     }
 
+    /// Takes over connections that are there again; they are given work with the others.
+    fn take_back(&mut self) -> anyhow::Result<()> {
+        for (at, connection) in self.routes.returns.take(self.number) {
+            self.poller.add(at, connection.stream())?;
+            self.connections[at] = Some(connection);
+            self.living[self.node_of[at]] += 1;
+        }
+        Ok(())
+    }
+
     fn lose(&mut self, at: usize, loss: Loss, phase: &mut Phase<'_>) {
         if let Some(connection) = self.connections.get_mut(at).and_then(Option::take) {
             self.poller.forget(at);
@@ -333,6 +349,10 @@ impl Worker {
             phase.lost = Some(loss);
             self.routes.doubt();
             let node = self.node_of[at];
+            // Without other nodes the end of all connections is the end of the run.
+            if phase.source.purpose == Purpose::Mix && self.parked.len() > 1 {
+                self.routes.returns.lose(Place { thread: self.number, at }, node);
+            }
             self.living[node] -= 1;
             if self.living[node] == 0 {
                 let parked = std::mem::take(&mut self.parked[node]);

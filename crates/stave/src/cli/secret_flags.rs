@@ -117,6 +117,20 @@ mod tests {
         assert_eq!((args.as_str(), set), ("get k", vec!["STAVE_PASSWORD=a=b".to_owned()]));
     }
 
+    /// A variable that is set and empty is left out of the command line, and the secret goes into it all the same.
+    #[test]
+    fn a_secret_goes_into_a_variable_that_is_empty() {
+        let args: Vec<OsString> = "stave serve --password s1".split(' ').map(OsString::from).collect();
+        let reset = |sub: Command| {
+            sub.mut_arg("password", |arg| arg.env(clap::builder::Resettable::<clap::builder::OsStr>::Reset))
+        };
+        let left_out = Cli::command().mut_subcommand("serve", reset);
+        let matches = left_out.clone().try_get_matches_from(&args).expect("sound arguments");
+        assert_eq!(without_secrets(&left_out, &args, &matches), None);
+        let again = without_secrets(&Cli::command(), &args, &matches).expect("there is one");
+        assert_eq!((again.args.len(), again.set), (1, vec![("STAVE_PASSWORD".into(), "s1".into())]));
+    }
+
     #[test]
     fn what_has_no_secret_goes_on_as_it_is() {
         assert_eq!(again("stave serve --kv 127.0.0.1:1"), None);

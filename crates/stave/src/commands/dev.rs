@@ -85,7 +85,7 @@ pub struct DevFlags {
     /// HTTP of the first node
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8091")]
     http: SocketAddr,
-    /// The control endpoint, for every program that can reach it
+    /// The control endpoint, for programs of the user who started it, and of root
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     control: SocketAddr,
     /// The user that may do everything

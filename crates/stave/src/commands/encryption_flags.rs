@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, bail};
 use base::encryption::{EncryptedDisk, WrappingKeys};
@@ -16,7 +17,7 @@ use node::Settings;
 use serde::Deserialize;
 
 use crate::cli::key_error;
-use crate::key_source::{KeySource, read_text};
+use crate::key_source::{KEY_COMMAND_LIMIT, KeySource, read_text};
 
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_ENCRYPTION_KEY";
@@ -61,7 +62,7 @@ impl EncryptionFlags {
 
     /// The key that was given.
     pub fn keys(&self, env: &Env) -> anyhow::Result<Option<WrappingKeys>> {
-        wrapping_keys(env, &self.clone().settings())
+        wrapping_keys(env, &self.clone().settings(), &AtomicBool::new(false))
     }
 }
 
@@ -70,15 +71,21 @@ pub fn world_with(env: &Env, keys: Option<WrappingKeys>) -> Env {
     Env { disk: Arc::new(EncryptedDisk::finding(env, keys, node::node_files::BUCKET)), ..env.clone() }
 }
 
-/// The key that was given, from the first of file, command and environment that there is.
-pub fn wrapping_keys(env: &Env, settings: &Settings) -> anyhow::Result<Option<WrappingKeys>> {
+/// The key that was given, from the first of file, command and environment that there is. A command is ended early once it is
+/// `cancelled`.
+pub fn wrapping_keys(
+    env: &Env,
+    settings: &Settings,
+    cancelled: &AtomicBool,
+) -> anyhow::Result<Option<WrappingKeys>> {
     let source = KeySource {
         file: settings.encryption_key_file.as_deref(),
         command: settings.encryption_key_command.as_deref(),
         command_flag: "--encryption-key-command",
         variable: KEY,
+        limit: KEY_COMMAND_LIMIT,
     };
-    source.read(env)
+    source.read(env, cancelled)
 }
 
 /// The cipher of all keys that are known.
@@ -197,7 +204,7 @@ mod tests {
                 encryption_key_command: command,
                 ..Settings::default()
             };
-            wrapping_keys(&env, &settings)
+            wrapping_keys(&env, &settings, &AtomicBool::new(false))
         };
         let given = of(Some(&path), None).expect("it is read");
         assert!(given.is_some() && given == of(None, Some(format!("echo {digits}"))).expect("it runs"));

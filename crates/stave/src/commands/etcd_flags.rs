@@ -52,51 +52,98 @@ impl EtcdFlags {
     }
 }
 
-/// Reads the files that settings name. The password may be in the environment.
-pub fn access(env: &Env, settings: &Settings) -> anyhow::Result<EtcdAccess> {
-    read(env, settings, password_of_environment())
+/// What is shown to etcd, and where it is kept.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct EtcdNames {
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
 }
 
-fn read(env: &Env, settings: &Settings, password: Option<Secret>) -> anyhow::Result<EtcdAccess> {
-    let is_set = settings.etcd_user.is_some() || settings.etcd_ca.is_some();
-    if is_set && settings.join.is_none() {
-        bail!(WrongArguments("etcd is asked only by a node that joins a cluster: give join, too".to_owned()));
-    }
-    if settings.etcd_password_file.is_some() && settings.etcd_user.is_none() {
-        bail!(WrongArguments("etcd-password-file is of no use without etcd-user".to_owned()));
-    }
-    if settings.etcd_cert.is_some() != settings.etcd_key.is_some()
-        || (settings.etcd_cert.is_some() && settings.etcd_ca.is_none())
-    {
-        bail!(WrongArguments("etcd-cert, etcd-key and etcd-ca go together".to_owned()));
-    }
-    Ok(EtcdAccess { user: user(env, settings, password)?, tls: tls(env, settings)? })
+/// What those files hold.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct EtcdTexts {
+    user: Option<String>,
+    password: String,
+    ca: Option<Vec<u8>>,
+    /// This node's certificate and key.
+    own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-fn user(env: &Env, settings: &Settings, password: Option<Secret>) -> anyhow::Result<Option<EtcdUser>> {
-    let Some(name) = settings.etcd_user.clone() else { return Ok(None) };
-    let password = match (&settings.etcd_password_file, password) {
-        (Some(path), _) => first_line(&read_text(env, path)?).to_owned(),
-        (None, Some(Secret(password))) => password,
-        (None, None) => String::new(),
-    };
-    if password.is_empty() {
-        let what = "etcd's user needs a password: give --etcd-password-file, or set STAVE_ETCD_PASSWORD";
-        return Err(WrongArguments(what.to_owned()).into());
+impl EtcdNames {
+    /// What settings name, if these go together.
+    pub(super) fn of(settings: &Settings) -> anyhow::Result<EtcdNames> {
+        let is_set = settings.etcd_user.is_some() || settings.etcd_ca.is_some();
+        if is_set && settings.join.is_none() {
+            bail!(WrongArguments(
+                "etcd is asked only by a node that joins a cluster: give join, too".to_owned()
+            ));
+        }
+        if settings.etcd_password_file.is_some() && settings.etcd_user.is_none() {
+            bail!(WrongArguments("etcd-password-file is of no use without etcd-user".to_owned()));
+        }
+        if settings.etcd_cert.is_some() != settings.etcd_key.is_some()
+            || (settings.etcd_cert.is_some() && settings.etcd_ca.is_none())
+        {
+            bail!(WrongArguments("etcd-cert, etcd-key and etcd-ca go together".to_owned()));
+        }
+        Ok(EtcdNames {
+            user: settings.etcd_user.clone(),
+            password_file: settings.etcd_password_file.clone(),
+            ca: settings.etcd_ca.clone(),
+            cert: settings.etcd_cert.clone(),
+            key: settings.etcd_key.clone(),
+        })
     }
-    Ok(Some(EtcdUser { name, password }))
+
+    /// Whether there is a file whose content may change.
+    pub(super) fn has_files(&self) -> bool {
+        self.password_file.is_some() || self.ca.is_some()
+    }
+
+    /// Reads the files. The password may be in the environment. Blocks while the disk works.
+    pub(super) fn read(&self, env: &Env) -> anyhow::Result<EtcdTexts> {
+        self.read_with(env, password_of_environment())
+    }
+
+    fn read_with(&self, env: &Env, password: Option<Secret>) -> anyhow::Result<EtcdTexts> {
+        let read = |path: &Path| read_text(env, path).map(String::into_bytes);
+        let own = match (&self.cert, &self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let ca = self.ca.as_deref().map(read).transpose()?;
+        Ok(EtcdTexts { user: self.user.clone(), password: self.password(env, password)?, ca, own })
+    }
+
+    /// Empty without a user.
+    fn password(&self, env: &Env, password: Option<Secret>) -> anyhow::Result<String> {
+        if self.user.is_none() {
+            return Ok(String::new());
+        }
+        let password = match (&self.password_file, password) {
+            (Some(path), _) => first_line(&read_text(env, path)?).to_owned(),
+            (None, Some(Secret(password))) => password,
+            (None, None) => String::new(),
+        };
+        if password.is_empty() {
+            let what = "etcd's user needs a password: give --etcd-password-file, or set STAVE_ETCD_PASSWORD";
+            return Err(WrongArguments(what.to_owned()).into());
+        }
+        Ok(password)
+    }
 }
 
-fn tls(env: &Env, settings: &Settings) -> anyhow::Result<Option<EtcdTls>> {
-    let Some(ca) = &settings.etcd_ca else { return Ok(None) };
-    let read = |path: &Path| read_text(env, path).map(String::into_bytes);
-    let own = match (&settings.etcd_cert, &settings.etcd_key) {
-        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-        _ => None,
-    };
-    let own = own.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-    let tls = EtcdTls::new(&read(ca)?, own);
-    tls.map(Some).context("TLS with etcd cannot be set up")
+impl EtcdTexts {
+    /// What requests to etcd are made with.
+    pub(super) fn access(&self) -> anyhow::Result<EtcdAccess> {
+        let user = self.user.clone().map(|name| EtcdUser { name, password: self.password.clone() });
+        let own = self.own.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+        let tls = self.ca.as_ref().map(|ca| EtcdTls::new(ca, own)).transpose();
+        Ok(EtcdAccess { user, tls: tls.context("TLS with etcd cannot be set up")? })
+    }
 }
 
 pub(super) fn first_line(text: &str) -> &str {
@@ -110,7 +157,8 @@ mod tests {
 
     fn read(settings: &Settings, password: Option<&str>) -> Result<EtcdAccess, String> {
         let password = password.map(|password| Secret(password.to_owned()));
-        super::read(&Env::real(), settings, password).map_err(|error| format!("{error:#}"))
+        let texts = EtcdNames::of(settings).and_then(|names| names.read_with(&Env::real(), password));
+        texts.and_then(|texts| texts.access()).map_err(|error| format!("{error:#}"))
     }
 
     fn joining() -> Settings {

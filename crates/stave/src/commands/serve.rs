@@ -1,5 +1,6 @@
 //! `stave serve`: runs a node until it is told to stop.
 
+mod etcd_files;
 mod host_names;
 mod manager;
 mod signals;
@@ -7,6 +8,7 @@ mod signals;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -21,13 +23,14 @@ use node::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Server;
-use server::etcd::{EtcdAccess, EtcdAddress, EtcdStore};
+use server::etcd::{EtcdAddress, EtcdStore};
 
+use self::etcd_files::EtcdFiles;
 use self::host_names::{HostNameError, KnownNames};
 use self::manager::Manager;
 use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
-use super::etcd_flags::{self, EtcdFlags, first_line};
+use super::etcd_flags::{EtcdFlags, EtcdNames, EtcdTexts, first_line};
 use super::login_flags::LoginFlags;
 use super::password::open_to_all;
 use super::tls_flags::TlsFlags;
@@ -204,13 +207,16 @@ impl ServeFlags {
 struct Setup {
     config: Config,
     join: Option<EtcdAddress>,
-    access: EtcdAccess,
+    /// What is shown to etcd, as its files had it.
+    etcd: (EtcdNames, EtcdTexts),
     /// How much is logged, how and where.
     log: LogConfig,
     /// The files with keys.
     keys: Vec<PathBuf>,
     /// The files with passwords.
     passwords: Vec<PathBuf>,
+    /// Whether the configuration file names buckets, and the cluster says which there are.
+    ignores_buckets: bool,
 }
 
 impl Setup {
@@ -219,6 +225,7 @@ impl Setup {
         mut flags: ServeFlags,
         descriptors: Option<u64>,
         names: &mut KnownNames,
+        cancelled: &AtomicBool,
     ) -> anyhow::Result<Setup> {
         let mut file = match &flags.config {
             Some(path) => read_file(env, path)?,
@@ -239,7 +246,10 @@ impl Setup {
                 "the cluster says which buckets there are: --bucket goes with no join, in the file either";
             bail!(WrongArguments(what.to_owned()));
         }
-        let access = etcd_flags::access(env, &settings)?;
+        let ignores_buckets = join.is_some() && (settings.buckets.is_some() || !settings.bucket.is_empty());
+        let names_of_etcd = EtcdNames::of(&settings)?;
+        let texts = names_of_etcd.read(env)?;
+        texts.access()?;
         settings.descriptors = descriptors;
         host_names::resolve(env, &mut settings, names).map_err(|error| match error {
             // A name server that answers later is no mistake of a configuration.
@@ -252,7 +262,7 @@ impl Setup {
         };
         let log = settings.log()?;
         crate::log::filter_of(&log).map_err(WrongArguments)?;
-        let encryption = encryption_flags::wrapping_keys(env, &settings)?;
+        let encryption = encryption_flags::wrapping_keys(env, &settings, cancelled)?;
         let key_file = settings.encryption_key_file.clone();
         let config = Config::new(settings, data_dir, cpus(), || make_password(env))?;
         if rotates_keys && encryption.is_none() {
@@ -268,14 +278,19 @@ impl Setup {
             ));
         }
         let keys = key_file.into_iter().chain(config.tls.iter().map(|tls| tls.key.clone())).collect();
-        Ok(Setup { config, join, access, log, keys, passwords })
+        let etcd = (names_of_etcd, texts);
+        Ok(Setup { config, join, etcd, log, keys, passwords, ignores_buckets })
     }
 
-    /// What is wrong with the rights of the files with keys and passwords, a line each.
-    fn open_keys(&self) -> Vec<String> {
+    /// What is wrong with the rights of the files with keys and passwords, and what has no effect, a line each.
+    fn warnings(&self) -> Vec<String> {
         let keys = self.keys.iter().filter_map(|path| open_to_all(path, "key"));
         let passwords = self.passwords.iter().filter_map(|path| open_to_all(path, "password"));
-        keys.chain(passwords).collect()
+        let ignored = self.ignores_buckets.then(|| {
+            "the buckets of the configuration file are not made: the cluster says which there are, and stave bucket add makes one"
+                .to_owned()
+        });
+        keys.chain(passwords).chain(ignored).collect()
     }
 }
 
@@ -328,7 +343,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     keep_memory_private();
     let descriptors = raise_descriptor_limit();
     let mut names = KnownNames::default();
-    let setup = Setup::read(env, flags.clone(), descriptors, &mut names)?;
+    let setup = Setup::read(env, flags.clone(), descriptors, &mut names, &AtomicBool::new(false))?;
     if flags.check {
         ignored.iter().for_each(|what| say(what));
         return check(env, &setup);
@@ -336,18 +351,22 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
     setup
-        .open_keys()
+        .warnings()
         .iter()
         .chain(ignored)
         .for_each(|what| tracing::warn!(event = "configuration_warning", "{what}"));
-    let Setup { config, join, access, .. } = setup;
+    let Setup { config, join, etcd, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
     let server = server::serve(config, env.clone())?;
     log.hand_over_keys(server.node());
-    let mut again = Again { env, flags, descriptors, names, log, terminal };
-    let (manager, cluster) = match begin(env, &server, join, access) {
-        Ok(begun) => begun,
+    let mut again = Again { env, flags, descriptors, names, log, terminal, join: join.clone(), etcd: None };
+    let (manager, cluster) = match begin(env, &server, join, etcd) {
+        Ok((manager, None)) => (manager, None),
+        Ok((manager, Some((cluster, files)))) => {
+            again.etcd = Some(files);
+            (manager, Some(cluster))
+        }
         Err(error) => {
             // A node that does not join is no crash to its buckets. What fails is logged.
             let _ = server.stop();
@@ -396,12 +415,12 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
 fn check(env: &Env, setup: &Setup) -> anyhow::Result<Outcome> {
     let config = &setup.config;
     let warnings = server::check(config, env)?;
-    setup.open_keys().iter().chain(&warnings).for_each(|what| say(what));
+    setup.warnings().iter().chain(&warnings).for_each(|what| say(what));
     say("the configuration is valid");
     let row = |name: &str, value: String| say(&format!("  {name:<9} {value}"));
     row("data", config.data_dir.display().to_string());
-    row("kv", shown(&config.plain_kv()));
-    row("http", shown(&config.plain_http()));
+    row("kv", shown(&server::plain_addrs(config, config.plain_kv())));
+    row("http", shown(&server::plain_addrs(config, config.plain_http())));
     row("encrypted", if config.encryption.is_some() { "yes" } else { "no" }.to_owned());
     exposure(config).into_iter().for_each(|(name, value)| row(name, value));
     row("users", config.users.len().to_string());
@@ -465,16 +484,19 @@ enum Told {
     ToGoAway,
 }
 
+/// A node's part in its cluster, and what follows the files of its access to etcd.
+type Membership = (Arc<Cluster>, EtcdFiles);
+
 /// Tells the service manager from now on that the node is live, and makes the node a member if it is to join a cluster.
 fn begin(
     env: &Env,
     server: &Server,
     join: Option<EtcdAddress>,
-    access: EtcdAccess,
-) -> anyhow::Result<(Manager, Option<Arc<Cluster>>)> {
+    etcd: (EtcdNames, EtcdTexts),
+) -> anyhow::Result<(Manager, Option<Membership>)> {
     let manager = Manager::of_process(env, server).context("cannot start the watchdog")?;
-    let cluster = join.map(|address| join_cluster(env, server, &address, access)).transpose()?;
-    Ok((manager, cluster))
+    let membership = join.map(|address| join_cluster(env, server, &address, etcd)).transpose()?;
+    Ok((manager, membership))
 }
 
 /// Makes the node a member.
@@ -482,10 +504,11 @@ fn join_cluster(
     env: &Env,
     server: &Server,
     address: &EtcdAddress,
-    access: EtcdAccess,
-) -> anyhow::Result<Arc<Cluster>> {
-    let store = Arc::new(EtcdStore::new(env.clone(), address, access));
-    Ok(Cluster::join_checked(Arc::clone(server.node()), store, ClusterConfig::default())?)
+    (names, texts): (EtcdNames, EtcdTexts),
+) -> anyhow::Result<Membership> {
+    let store = Arc::new(EtcdStore::new(env.clone(), address, texts.access()?));
+    let files = EtcdFiles::follow(env, Arc::clone(&store), names, texts).context("cannot start a thread")?;
+    Ok((Cluster::join_checked(Arc::clone(server.node()), store, ClusterConfig::default())?, files))
 }
 
 /// Waits until the node is let in, or told to stop. Says what it waits for if that takes long.

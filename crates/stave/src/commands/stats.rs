@@ -140,10 +140,10 @@ fn shown(flags: &StatsFlags, nodes: &[(String, Figures)]) -> String {
             if flags.json {
                 json(figures)
             } else {
-                table::render(figures)
+                table_of(&flags.group, figures)
             }
         }
-        nodes => of_nodes(nodes, flags.json),
+        nodes => of_nodes(nodes, flags.json, &flags.group),
     }
 }
 
@@ -189,15 +189,24 @@ fn asked(group: &[String]) -> String {
     if group == ["all"] { String::new() } else { group.join(" ") }
 }
 
+/// A table, or that there is nothing to put in one.
+fn table_of(group: &[String], figures: &[(String, String)]) -> String {
+    match asked(group).as_str() {
+        _ if !figures.is_empty() => table::render(figures),
+        "reset" => "reset: done\n".to_owned(),
+        group => format!("{group}: none now\n"),
+    }
+}
+
 /// Figures by node.
-fn of_nodes(nodes: &[(String, Figures)], as_json: bool) -> String {
+fn of_nodes(nodes: &[(String, Figures)], as_json: bool, group: &[String]) -> String {
     if as_json {
         let member = |(addr, figures): &(String, Figures)| {
             format!("{}:{}", serde_json::Value::from(addr.as_str()), json(figures).trim_end())
         };
         return format!("{{{}}}\n", nodes.iter().map(member).collect::<Vec<_>>().join(","));
     }
-    let section = |(addr, figures): &(String, Figures)| format!("{addr}\n{}", table::render(figures));
+    let section = |(addr, figures): &(String, Figures)| format!("{addr}\n{}", table_of(group, figures));
     nodes.iter().map(section).collect::<Vec<_>>().join("\n")
 }
 
@@ -263,10 +272,22 @@ mod tests {
     #[test]
     fn prints_what_each_node_says() {
         let nodes = [("h:1".to_owned(), figures()), ("h:2".to_owned(), figures())];
-        let json: serde_json::Value = serde_json::from_str(&of_nodes(&nodes, true)).expect("JSON");
+        let json: serde_json::Value = serde_json::from_str(&of_nodes(&nodes, true, &[])).expect("JSON");
         assert_eq!((&json["h:1"]["pid"], &json["h:2"]["pid"]), (&17.into(), &17.into()));
-        let text = of_nodes(&nodes, false);
+        let text = of_nodes(&nodes, false, &[]);
         assert!(text.starts_with("h:1\n") && text.contains("\n\nh:2\n"), "{text}");
+    }
+
+    #[test]
+    fn a_group_that_has_nothing_says_so() {
+        let group = |name: &str| vec![name.to_owned()];
+        assert_eq!(table_of(&group("slow-operations"), &[]), "slow-operations: none now\n");
+        assert_eq!(table_of(&group("reset"), &[]), "reset: done\n");
+        assert!(table_of(&group("all"), &figures()).contains("1200345"));
+        let nodes = [("h:1".to_owned(), figures()), ("h:2".to_owned(), Figures::new())];
+        let text = of_nodes(&nodes, false, &group("range-scans"));
+        assert!(text.ends_with("\n\nh:2\nrange-scans: none now\n"), "{text}");
+        assert!(of_nodes(&nodes, true, &group("range-scans")).contains("\"h:2\":{}"));
     }
 
     #[test]

@@ -22,26 +22,34 @@ pub(super) struct Rank {
     cas: u64,
     rev_seqno: u64,
     is_deleted: bool,
+    /// Flags and expiry of a document; of a tombstone they are not compared.
+    rest: Option<(u32, u32)>,
 }
 
 impl Rank {
     /// Of what a request with metadata sends: flags, expiry, revision, CAS.
     pub(super) fn sent(request: &DocRequest) -> Option<Rank> {
-        let mut reader = Reader(request.extras.get(8..)?);
-        let (rev_seqno, cas) = (reader.u64()?, reader.u64()?);
-        Some(Rank { cas, rev_seqno, is_deleted: request.opcode == protocol::opcode::DELETE_WITH_META })
+        let mut reader = Reader(&request.extras);
+        let (rest, rev_seqno, cas) = ((reader.u32()?, reader.u32()?), reader.u64()?, reader.u64()?);
+        let is_deleted = request.opcode == protocol::opcode::DELETE_WITH_META;
+        Some(Rank { cas, rev_seqno, is_deleted, rest: (!is_deleted).then_some(rest) })
     }
 
     /// Of what Get Meta told: whether it is deleted, flags, expiry, revision; the CAS is the answer's.
     pub(super) fn kept(answer: &Answer) -> Option<Rank> {
         let mut reader = Reader(&answer.extras);
-        let (deleted, _flags, _expiry, rev_seqno) =
-            (reader.u32()?, reader.u32()?, reader.u32()?, reader.u64()?);
-        Some(Rank { cas: answer.cas.0, rev_seqno, is_deleted: deleted & 1 != 0 })
+        let is_deleted = reader.u32()? & 1 != 0;
+        let (rest, rev_seqno) = ((reader.u32()?, reader.u32()?), reader.u64()?);
+        Some(Rank { cas: answer.cas.0, rev_seqno, is_deleted, rest: (!is_deleted).then_some(rest) })
     }
 
-    /// Whether both are one and the same version.
+    /// Whether both are one and the same version, as far as metadata tell.
     pub(super) fn is_same(&self, other: &Rank) -> bool {
+        self == other
+    }
+
+    /// Whether both have the same CAS and revision, so that something else decided.
+    fn is_tied(&self, other: &Rank) -> bool {
         self.cas == other.cas && self.rev_seqno == other.rev_seqno
     }
 
@@ -65,7 +73,7 @@ impl ConflictLog {
         Ok(ConflictLog { path: path.to_owned(), file: BufWriter::new(file), env: env.clone() })
     }
 
-    /// A document was left as it was, which now is `kept`; nothing if it is gone by now.
+    /// A document was left as it was, which now is `kept`; `None` if it is gone by now.
     pub(super) fn add(
         &mut self,
         collection: &str,
@@ -80,6 +88,7 @@ impl ConflictLog {
             "key": key.escape_ascii().to_string(),
             "kept": rank(kept),
             "left_out": rank(sent),
+            "tie": sent.zip(kept).is_some_and(|(sent, kept)| sent.is_tied(&kept)),
         });
         writeln!(self.file, "{line}").with_context(|| format!("cannot write {}", self.path.display()))
     }

@@ -4,13 +4,13 @@ use anyhow::Context;
 use base::env::Env;
 use base::vbucket_map::vbucket_of;
 use base::{Datatype, DocKey};
-use protocol::extras::WithMetaExtras;
+use protocol::extras::{TIE_LOST, WithMetaExtras};
 use protocol::feature::Feature;
 use protocol::{Status, opcode};
 
 use super::conflicts::Rank;
 use super::{Collections, Conflict, ConflictLog, Record, SentCounts, Skipped, SourceCollection, Unknown};
-use crate::client::{Cluster, DocRequest, Target};
+use crate::client::{Answer, Cluster, DocRequest, Target};
 
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
@@ -166,7 +166,7 @@ impl<'e> Sender<'e> {
                 Some(Status::Success) => self.counts.documents += 1,
                 Some(Status::KeyEexists) => {
                     self.counts.conflicts += 1;
-                    left.push(request);
+                    left.push((request, is_lost_tie(&answer)));
                 }
                 _ => {
                     let (id, bytes) = (request.key.escape_ascii(), request.key.len() + request.value.len());
@@ -178,9 +178,9 @@ impl<'e> Sender<'e> {
         if self.log.is_some() { self.explain(&left) } else { Ok(()) }
     }
 
-    /// Writes down what the bucket has in the place of these.
-    fn explain(&mut self, left: &[&DocRequest]) -> anyhow::Result<()> {
-        let question = |request: &&DocRequest| DocRequest {
+    /// Writes down what the bucket has in the place of these, and of each whether its value lost; Get Meta tells no values.
+    fn explain(&mut self, left: &[(&DocRequest, bool)]) -> anyhow::Result<()> {
+        let question = |(request, _): &(&DocRequest, bool)| DocRequest {
             opcode: opcode::GET_META,
             vbucket: request.vbucket,
             key: request.key.clone(),
@@ -190,10 +190,10 @@ impl<'e> Sender<'e> {
         let answers =
             self.cluster.exchange(self.operation, &left.iter().map(question).collect::<Vec<_>>())?;
         let Some(log) = &mut self.log else { return Ok(()) };
-        for (request, answer) in left.iter().zip(&answers) {
+        for ((request, is_lost_tie), answer) in left.iter().zip(&answers) {
             let (sent, kept) =
                 (Rank::sent(request), Rank::kept(answer).filter(|_| answer.is(Status::Success)));
-            if sent.zip(kept).is_some_and(|(sent, kept)| sent.is_same(&kept)) {
+            if !is_lost_tie && sent.zip(kept).is_some_and(|(sent, kept)| sent.is_same(&kept)) {
                 self.counts.had_already += 1;
                 continue;
             }
@@ -202,4 +202,10 @@ impl<'e> Sender<'e> {
         }
         log.flush()
     }
+}
+
+/// Whether the bucket has a version with the same metadata and another value.
+fn is_lost_tie(answer: &Answer) -> bool {
+    let text: Option<serde_json::Value> = serde_json::from_slice(&answer.value).ok();
+    text.is_some_and(|text| text["error"]["context"] == TIE_LOST)
 }

@@ -81,6 +81,19 @@ pub fn actives(asked: &impl Reach) -> Vec<Option<SocketAddr>> {
     map["vBucketMap"].as_array().expect("rows").iter().map(server).collect()
 }
 
+/// Waits until so many members are there and a node finds all of them healthy.
+pub fn all_are_up(asked: &impl Reach, members: usize) {
+    let begun = Instant::now();
+    loop {
+        let told = json(asked, "/pools/default");
+        let nodes = told["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        if nodes.len() == members && nodes.iter().all(|node| node["status"] == "healthy") {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "they are not all up: {}", told["nodes"]);
+    }
+}
+
 /// A client of all nodes, which looks at the map again when a node does not answer, or answers otherwise than it should.
 pub struct Follower {
     asked: Place,

@@ -65,6 +65,10 @@ pub enum Refusal {
     Changed,
     /// The key may be on disk alone: have it brought, and ask again.
     Unknown,
+    /// The present version has the same metadata: compare the values ([`crate::TieBreak`]), and ask again.
+    NeedsTieBreak,
+    /// The present version has the same metadata, and its value wins.
+    TieLost,
     /// The document has a prepare that is neither committed nor aborted yet.
     SyncWriteInProgress,
     /// The document has a prepare that was made elsewhere, and that is about to be committed here.

@@ -25,4 +25,4 @@ pub use on_disk::Look;
 pub use prepare::{Completed, OverdueLook, Prepared, SyncWriteState, SyncWrites};
 pub use replicated::{IncomingSnapshot, Misplaced, SnapshotKind};
 pub use residency::{Loaded, Placed};
-pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, WithMeta};
+pub use with_meta::{ConflictRule, MAX_FOREIGN_CAS, MAX_REV_SEQNO, TieBreak, WithMeta};

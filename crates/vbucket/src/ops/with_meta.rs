@@ -1,7 +1,9 @@
 //! Changes that bring their own metadata (set, add and delete with meta): replication between clusters.
 
+use std::cmp::Ordering;
+
 use base::planted::{self, Bug};
-use base::{Cas, Moment, NewVersion, VersionMeta};
+use base::{Cas, Datatype, Moment, NewVersion, Seqno, VersionMeta};
 
 use crate::ops::change::{Existence, Refusal, Refused, Stored};
 use crate::vbucket::VBucket;
@@ -17,10 +19,34 @@ pub const MAX_FOREIGN_CAS: Cas = Cas(i64::MAX as u64);
 pub enum ConflictRule {
     /// Always.
     Force,
-    /// If its revision is higher; then its CAS, expiry and flags decide.
+    /// If its revision is higher; then its CAS decides, and what both rules have in common (record 218).
     RevisionWins,
-    /// If its CAS is higher; then its revision, expiry and flags decide: the last write wins.
+    /// If its CAS is higher; then its revision decides, and what both rules have in common: the last write wins.
     TimeWins,
+}
+
+/// How a change compares with one version that has the same metadata. Values are compared outside of the vBucket's lock,
+/// because they may be long, compressed or on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TieBreak {
+    with: (Seqno, Cas),
+    order: Ordering,
+}
+
+impl TieBreak {
+    /// Compares two versions by what their metadata leave open: extended attributes rather than none, as in the original,
+    /// then the bytes of the value without compression, then what is made of them. `new` and `old` are those bytes.
+    pub fn between(new: (&VersionMeta, &[u8]), old: (&VersionMeta, &[u8])) -> TieBreak {
+        fn rank<'a>((meta, plain): (&VersionMeta, &'a [u8])) -> (bool, &'a [u8], u8, u8) {
+            (meta.datatype.is_xattr(), plain, meta.datatype.without(Datatype::SNAPPY).0, meta.kind as u8)
+        }
+        TieBreak { with: (old.0.by_seqno, old.0.cas), order: rank(new).cmp(&rank(old)) }
+    }
+
+    /// How the change compares with `old`; `None` if it was compared with another version.
+    fn order_with(self, old: &VersionMeta) -> Option<Ordering> {
+        (self.with == (old.by_seqno, old.cas)).then_some(self.order)
+    }
 }
 
 /// A change with its own CAS and revision, both already in the new version's metadata.
@@ -35,13 +61,17 @@ pub struct WithMeta {
     pub attributes_of: Option<Cas>,
     /// When it wins.
     pub rule: ConflictRule,
+    /// How it compares with the present version, if that was found to have the same metadata. Without it such a change is
+    /// refused as [`Refusal::NeedsTieBreak`].
+    pub tie_break: Option<TieBreak>,
     /// Whether the document gets a CAS of this node instead of the one it brought.
     pub regenerate_cas: bool,
 }
 
 impl VBucket {
-    /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`]. `fill` may
-    /// write CAS and seqno, once they are there, into the value, whose length stays.
+    /// Applies a change with its own metadata; what loses the conflict is refused as [`Refusal::CasMismatch`], or, if only
+    /// the values decide, as [`Refusal::TieLost`]. `fill` may write CAS and seqno, once they are there, into the value,
+    /// whose length stays.
     pub fn apply_with_meta(
         &mut self,
         hash: u64,
@@ -49,11 +79,13 @@ impl VBucket {
         now: Moment,
         fill: impl FnOnce(&mut NewVersion),
     ) -> Result<Stored, Refused> {
-        let WithMeta { mut new, existence, expected, attributes_of, rule, regenerate_cas } = change;
+        let WithMeta { mut new, existence, expected, attributes_of, rule, tie_break, regenerate_cas } =
+            change;
         if let Some(refusal) = self.sync_writes.in_the_way(new.key()) {
-            // The prepare is what the change would replace.
+            // The prepare is what the change would replace. If only the values differ, the change has to wait: it is sent
+            // once, so that it has to be compared with what is there in the end.
             let prepared = self.sync_writes.of(new.key());
-            let loses = prepared.is_some_and(|one| !wins(rule, &new.meta(), &one.version.meta()));
+            let loses = prepared.is_some_and(|one| order(rule, &new.meta(), &one.version.meta()).is_lt());
             return Err(Refused { refusal: if loses { Refusal::CasMismatch } else { refusal }, new });
         }
         let slot = self.contents.table.find_slot(hash, new.key());
@@ -66,11 +98,14 @@ impl VBucket {
         let live = current.filter(|v| v.is_live(now));
         let lock = live.and_then(|_| self.contents.locks.holder(new.key(), now));
         // As in the original, the conflict is decided before the lock and the CAS are compared.
-        let loses = current.is_some_and(|v| !wins(rule, &new.meta(), &v.meta()));
+        let conflict = current.and_then(|v| in_conflict(rule, tie_break, &new.meta(), &v.meta()));
+        let is_added_again = live.is_some() && existence == Existence::Absent;
         let is_other = expected != Cas::ANY && current.is_none_or(|v| v.meta().cas != expected);
         let refusal = match lock {
-            _ if loses => Some(Refusal::CasMismatch),
-            _ if live.is_some() && existence == Existence::Absent => Some(Refusal::Exists),
+            // Such a change never replaces anything, so that its value does not have to be compared.
+            _ if is_added_again && conflict == Some(Refusal::NeedsTieBreak) => Some(Refusal::Exists),
+            _ if conflict.is_some() => conflict,
+            _ if is_added_again => Some(Refusal::Exists),
             Some(lock) if lock.cas != expected => Some(Refusal::Locked),
             None if is_other && live.is_none() && !new.meta().kind.is_deleted() => Some(Refusal::NotFound),
             None if is_other => Some(Refusal::CasMismatch),
@@ -96,20 +131,44 @@ impl VBucket {
     }
 }
 
-/// Conflict resolution: the first of revision and CAS, or CAS and revision, then expiry and flags that differs decides; a
-/// tombstone is compared by revision and CAS alone. Equal metadata lose.
-fn wins(rule: ConflictRule, new: &VersionMeta, old: &VersionMeta) -> bool {
+/// Why the new version does not take the place of the old one; `None` if it does.
+fn in_conflict(
+    rule: ConflictRule,
+    tie_break: Option<TieBreak>,
+    new: &VersionMeta,
+    old: &VersionMeta,
+) -> Option<Refusal> {
+    match order(rule, new, old) {
+        Ordering::Greater => None,
+        Ordering::Less => Some(Refusal::CasMismatch),
+        Ordering::Equal if planted::is(Bug::TieGoesToLast) => None,
+        Ordering::Equal if planted::is(Bug::TieKeepsBoth) => Some(Refusal::CasMismatch),
+        Ordering::Equal => match tie_break.and_then(|tie_break| tie_break.order_with(old)) {
+            None => Some(Refusal::NeedsTieBreak),
+            Some(Ordering::Greater) => None,
+            Some(Ordering::Less) => Some(Refusal::TieLost),
+            Some(Ordering::Equal) => Some(Refusal::CasMismatch),
+        },
+    }
+}
+
+/// Conflict resolution: the first of revision and CAS, or CAS and revision, that differs decides, then a document wins over
+/// a tombstone, then the expiry and the flags of documents decide. If they are equal, [`TieBreak`] decides.
+fn order(rule: ConflictRule, new: &VersionMeta, old: &VersionMeta) -> Ordering {
     let by_time = rule == ConflictRule::TimeWins && !planted::is(Bug::RevisionBeforeTime);
     let rank = |m: &VersionMeta| match by_time {
         true => (m.cas.0, m.rev_seqno.0),
         false => (m.rev_seqno.0, m.cas.0),
     };
     if rule == ConflictRule::Force {
-        return true;
+        return Ordering::Greater;
     }
-    if new.kind.is_deleted() && !planted::is(Bug::TombstoneComparesFlags) {
-        return rank(new) > rank(old) || (planted::is(Bug::TieGoesToLast) && rank(new) == rank(old));
-    }
-    let (new, old) = ((rank(new), new.expiry, new.flags), (rank(old), old.expiry, old.flags));
-    new > old || (planted::is(Bug::TieGoesToLast) && new == old)
+    // Of a tombstone they are the time of the deletion and what is left of the document.
+    let compares_rest =
+        !(new.kind.is_deleted() || old.kind.is_deleted()) || planted::is(Bug::TombstoneComparesFlags);
+    let rest = |m: &VersionMeta| compares_rest.then_some((m.expiry, m.flags));
+    rank(new)
+        .cmp(&rank(old))
+        .then_with(|| rest(new).cmp(&rest(old)))
+        .then_with(|| old.kind.is_deleted().cmp(&new.kind.is_deleted()))
 }

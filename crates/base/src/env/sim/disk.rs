@@ -10,7 +10,7 @@ use super::crash::Survival;
 use super::fault::{Call, Effect, Fault, FaultPlan, On, off};
 use super::names::{InodeId, NameChange, Node, normal};
 use super::trace::{Event, Recording, State};
-use crate::env::{Disk, File, OpenMode};
+use crate::env::{Disk, File, OpenMode, Room};
 
 /// A simulated disk. Clones are the same disk.
 ///
@@ -24,6 +24,8 @@ struct Inner {
     plan: FaultPlan,
     recording: Option<Recording>,
     changes: u64,
+    /// What it says of its room.
+    free_bytes: Option<u64>,
 }
 
 impl Inner {
@@ -131,6 +133,11 @@ impl SimDisk {
         self.lock().plan.clear();
     }
 
+    /// What it says of its room from now on, whatever is written: so many bytes are free. Nothing at first.
+    pub fn set_free(&self, bytes: u64) {
+        self.lock().free_bytes = Some(bytes);
+    }
+
     /// How many calls there were.
     pub fn calls(&self, on: On) -> u64 {
         self.lock().plan.calls(on)
@@ -210,6 +217,11 @@ fn checked(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl Disk for SimDisk {
+    fn room(&self, _: &Path) -> Option<Room> {
+        let free_bytes = self.lock().free_bytes?;
+        Some(Room { total_bytes: free_bytes, free_bytes, used_bytes: 0 })
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let path = checked(path)?;
         let mut inner = self.lock();

@@ -3,7 +3,8 @@ import { clock, fill, h, svg } from "./dom.js";
 
 const WIDTH = 600, HEIGHT = 120;
 
-export function lineChart({ title, series, times, show, binary = false }) {
+// gaps: times at which it is not known what there was, where lines are interrupted.
+export function lineChart({ title, series, times, gaps = [], show, binary = false }) {
   const most = niceTop(Math.max(0, ...series.flatMap((one) => one.values).filter(Number.isFinite)), binary);
   const [from, to] = [times[0], times[times.length - 1]];
   const x = (at) => (to > from ? ((times[at] - from) / (to - from)) * WIDTH : WIDTH);
@@ -13,11 +14,13 @@ export function lineChart({ title, series, times, show, binary = false }) {
     drawing.append(svg("line", { x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part, class: "grid" }));
   }
   series.forEach((one, number) => {
-    const points = one.values.map((value, at) => (Number.isFinite(value) ? `${x(at).toFixed(1)},${y(value).toFixed(1)}` : null)).filter(Boolean);
-    if (one.area && points.length > 1) {
-      drawing.append(svg("polygon", { class: `area s${number}`, points: `${x(0)},${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}` }));
+    for (const part of parts(one.values, gaps)) {
+      const points = part.map((at) => `${x(at).toFixed(1)},${y(one.values[at]).toFixed(1)}`);
+      if (one.area && points.length > 1) {
+        drawing.append(svg("polygon", { class: `area s${number}`, points: `${x(part[0]).toFixed(1)},${HEIGHT} ${points.join(" ")} ${x(part[part.length - 1]).toFixed(1)},${HEIGHT}` }));
+      }
+      drawing.append(svg("polyline", { class: `line s${number}${one.dashed ? " dashed" : ""}`, points: points.join(" ") }));
     }
-    drawing.append(svg("polyline", { class: `line s${number}${one.dashed ? " dashed" : ""}`, points: points.join(" ") }));
   });
   const hair = svg("line", { x1: 0, x2: 0, y1: 0, y2: HEIGHT, class: "hair" });
   drawing.append(hair);
@@ -42,6 +45,16 @@ export function lineChart({ title, series, times, show, binary = false }) {
   const name = `${title}: ${series.map((one) => `${one.name} ${show(one.values[one.values.length - 1] || 0)}`).join(", ")}`;
   return h("figure", { class: "chart", role: "img", "aria-label": name }, h("figcaption", null, title), legend, plot,
     h("div", { class: "axis" }, h("span", null, clock(from * 1000)), h("span", null, clock(to * 1000))));
+}
+
+// The places of values between gaps; one that is no number is passed over.
+function parts(values, gaps) {
+  const all = [[]];
+  values.forEach((value, at) => {
+    if (gaps[at]) all.push([]);
+    else if (Number.isFinite(value)) all[all.length - 1].push(at);
+  });
+  return all.filter((part) => part.length);
 }
 
 function niceTop(value, binary) {

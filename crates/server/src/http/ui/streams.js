@@ -47,7 +47,7 @@ export async function open(body, context) {
       fill(roles, table(["Node", "#Active", "#Replica", "#Pending", "#Not there"], counts));
       try {
         const told = await get(`/v1/buckets/${encode(context.bucket)}/replication`);
-        fill(follows, table(["From", "State", "#vBuckets", "#Streaming", "#Changes behind", "#Received", "#Rollbacks", "Trouble"], told.links.map((one) => [one.node, one.caught_up ? `${one.state}, caught up` : one.state, one.following, one.streaming, one.lag, bytes(one.received_bytes), one.rollbacks, h("span", { class: "break" }, one.trouble || one.last_error || "")]), "This node follows no other one."));
+        fill(follows, table(["From", "State", "#vBuckets", "#Streaming", "#Changes behind", "#Received", "#Rollbacks", "Trouble"], told.links.map((one) => [one.node, one.caught_up ? `${one.state}, caught up` : one.state, one.following, one.streaming, one.lag, bytes(one.received_bytes), one.rollbacks, h("span", { class: "break" }, one.trouble || (one.state === "connected" ? "" : one.last_error) || "")]), "This node follows no other one."));
       } catch (error) {
         if (error.status === 0) throw error;
         fill(follows, h("p", { class: "note" }, error.message));

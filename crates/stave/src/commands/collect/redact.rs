@@ -52,8 +52,10 @@ impl Redaction {
             let last = name.rsplit(':').next().unwrap_or_default();
             let value = match last {
                 _ if self.salt.is_none() => value.clone(),
-                // Keys of slow operations are not marked, so that tools can look for them.
-                "key" => self.hash(value),
+                // Keys of slow operations are not marked, so that tools can look for them, and neither is what a client
+                // calls its connection.
+                "key" | "connection_id" => self.hash(value),
+                "cid" => self.cid(value),
                 last if OF_USERS.contains(&last) => self.hash(value),
                 last if OF_CLIENTS.contains(&last) => self.address(value),
                 _ => self.text(value).trim_end().to_owned(),
@@ -64,6 +66,15 @@ impl Redaction {
             format!("{name} {value}\n")
         };
         stats.iter().map(line).collect()
+    }
+
+    /// What a client calls its connection, and the opaque behind it.
+    fn cid(&self, value: &str) -> String {
+        match value.rsplit_once('/') {
+            Some(("-", _)) => value.to_owned(),
+            Some((connection, opaque)) => format!("{}/{opaque}", self.hash(connection)),
+            None => self.hash(value),
+        }
     }
 
     fn json(&self, value: &mut serde_json::Value) {
@@ -196,6 +207,9 @@ mod tests {
             ("k".to_owned(), "<ud>ann-secret</ud>".to_owned()),
             ("0:key".to_owned(), "ann-secret".to_owned()),
             ("0:peer".to_owned(), "10.1.2.3:4000".to_owned()),
+            ("0:connection_id".to_owned(), "ann-secret".to_owned()),
+            ("0:cid".to_owned(), "ann-secret/1f".to_owned()),
+            ("1:cid".to_owned(), "-/2f".to_owned()),
             ("10.1.2.3".to_owned(), "{\"current\":1}".to_owned()),
             ("fd00::ab".to_owned(), "{\"current\":1}".to_owned()),
             ("127.0.0.1".to_owned(), "{\"current\":1}".to_owned()),
@@ -203,6 +217,7 @@ mod tests {
         let told = redaction.stats(&stats);
         assert!(!told.contains("ann-secret") && told.contains("c:1:user "), "{told}");
         assert!(!told.contains("10.1.2.3") && !told.contains("fd00::ab"), "{told}");
+        assert!(told.contains("/1f\n1:cid -/2f\n"), "{told}");
         assert!(told.contains("0:key ") && told.contains("127.0.0.1 {"), "{told}");
         let plain: String = stats.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
         assert_eq!(Redaction::none().stats(&stats), plain);

@@ -111,10 +111,11 @@ fn progress(now: &Value, left: Option<Duration>) -> String {
         (None, Some(read)) => {
             let named: Vec<String> = read.iter().take(NAMED).map(Value::to_string).collect();
             let more = if read.len() > NAMED { ", …" } else { "" };
+            // A node of an earlier version does not say for how long.
+            let most = now["waitsSeconds"].as_u64().map_or(String::new(), |s| format!(" {s} s at the most"));
             format!(
-                "{state}: waits {} s at the most for readers of the store that is left, of vBuckets {}{more}: a stream of \
+                "{state}: waits{most} for readers of the store that is left, of vBuckets {}{more}: a stream of \
                  changes, a backup or a scan that began before; `stave stats dcp` shows the streams",
-                number(now, "waitsSeconds"),
                 named.join(", ")
             )
         }
@@ -216,9 +217,10 @@ mod tests {
         now["vbuckets"] = json!(1000);
         assert_eq!(stuck(&now), None);
         now["waitsFor"] = json!([3, 7]);
-        assert!(progress(&now, None).starts_with(
-            "copying: waits 0 s at the most for readers of the store that is left, of vBuckets 3, 7:"
-        ));
+        let waits = "for readers of the store that is left, of vBuckets 3, 7:";
+        assert!(progress(&now, None).starts_with(&format!("copying: waits {waits}")), "an earlier version");
+        now["waitsSeconds"] = json!(90);
+        assert!(progress(&now, None).starts_with(&format!("copying: waits 90 s at the most {waits}")));
         now["waitsFor"] = json!([]);
         now["left"] = json!([{ "vbucket": 7, "reason": "it is damaged" }]);
         assert_eq!(stuck(&now), None, "others may still be moved");

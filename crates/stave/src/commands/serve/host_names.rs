@@ -12,7 +12,7 @@ type Resolve<'r> = &'r dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 /// What names with ports became. A reload takes them from here: a node goes on listening where it does, and a name server
 /// that does not answer keeps no certificate from being taken.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct KnownNames(BTreeMap<String, String>);
 
 /// What is wrong with a name.

@@ -1,12 +1,20 @@
 //! What a node makes of signals: it stops, or reads its configuration again (record 0172).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
 use base::env::{Env, OpenMode};
+use node::reload::Reloaded;
 use server::Server;
+use server::etcd::EtcdAddress;
 use server::signals::Signal;
 
+use super::etcd_files::EtcdFiles;
 use super::host_names::KnownNames;
 use super::{ServeFlags, Setup};
-use crate::log::Log;
+use crate::log::{Followed, Log};
 
 /// What is needed to read the configuration again.
 pub(super) struct Again<'e> {
@@ -16,6 +24,21 @@ pub(super) struct Again<'e> {
     pub(super) names: KnownNames,
     pub(super) log: Log,
     pub(super) terminal: Terminal,
+    /// The cluster that the node joined at its start.
+    pub(super) join: Option<EtcdAddress>,
+    /// `None` as long as it has joined none.
+    pub(super) etcd: Option<EtcdFiles>,
+}
+
+/// Between two looks at whether a stop is asked for, while a configuration is read.
+const HEARS_EVERY: Duration = Duration::from_millis(20);
+
+/// What came of reading the configuration again.
+enum ReadAgain {
+    /// It was read, or refused for this reason. Whether SIGHUP came meanwhile.
+    Read(Result<Box<Setup>, String>, bool),
+    /// The node is to stop.
+    Stop,
 }
 
 /// The terminal that a process was started from (tty(4)). The system takes it from the process before it sends SIGHUP.
@@ -53,48 +76,106 @@ impl Again<'_> {
                 tracing::info!(event = "stop_signal", signal, "stopping");
                 true
             }
-            // Without a configuration file the node was started by hand, and its user has left.
-            Signal::HangUp if self.flags.config.is_none() && self.terminal.is_gone(self.env) => {
+            Signal::HangUp if self.is_end_of_terminal() => {
                 tracing::info!(event = "stop_signal", signal = "SIGHUP", "the terminal is closed: stopping");
                 true
             }
-            Signal::HangUp => {
-                self.reload(server);
-                false
+            Signal::HangUp => self.reload(server),
+        }
+    }
+
+    /// Reads the configuration again. A file that is not valid changes nothing. Whether the node is to stop.
+    fn reload(&mut self, server: &Server) -> bool {
+        loop {
+            match self.read_again(server) {
+                ReadAgain::Stop => return true,
+                ReadAgain::Read(read, is_asked_again) => {
+                    match read.and_then(|setup| self.apply(server, *setup)) {
+                        Ok(()) => {}
+                        Err(error) => {
+                            tracing::error!(
+                                event = "configuration_invalid",
+                                error,
+                                "the configuration is not valid: nothing was changed"
+                            );
+                            server.reload_refused();
+                        }
+                    }
+                    if !is_asked_again {
+                        return false;
+                    }
+                }
             }
         }
     }
 
-    /// A file that is not valid changes nothing.
-    fn reload(&mut self, server: &Server) {
-        let setup = match Setup::read(self.env, self.flags.clone(), self.descriptors, &mut self.names) {
-            Ok(setup) => setup,
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::error!(
-                    event = "configuration_invalid",
-                    error,
-                    "the configuration is not valid: nothing was changed"
-                );
-                server.reload_refused();
-                return;
-            }
+    /// Reads on a thread of its own, since a disk, a name server or the command that prints a key may not answer: a stop is heard
+    /// meanwhile.
+    fn read_again(&mut self, server: &Server) -> ReadAgain {
+        let (done, reads) = mpsc::channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let (env, flags, descriptors) = (self.env.clone(), self.flags.clone(), self.descriptors);
+        let (mut names, is_cancelled) = (self.names.clone(), Arc::clone(&cancelled));
+        let read = move || {
+            let setup = Setup::read(&env, flags, descriptors, &mut names, &is_cancelled);
+            // If nobody waits for it any more, the node stops.
+            let _ = done.send((setup.map_err(|error| format!("{error:#}")), names));
         };
+        let mut is_asked_again = false;
+        if let Err(error) = self.env.spawn.spawn("configuration", Box::new(read)) {
+            return ReadAgain::Read(Err(format!("cannot start a thread: {error}")), false);
+        }
+        loop {
+            match reads.recv_timeout(HEARS_EVERY) {
+                Ok((setup, names)) => {
+                    self.names = names;
+                    return ReadAgain::Read(setup.map(Box::new), is_asked_again);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let why = "reading it ended with a panic, which is an error of this program".to_owned();
+                    return ReadAgain::Read(Err(why), is_asked_again);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            match server.signal_within(Duration::ZERO) {
+                None => {}
+                Some(Signal::HangUp) if !self.is_end_of_terminal() => is_asked_again = true,
+                Some(signal) => {
+                    cancelled.store(true, Ordering::SeqCst);
+                    self.is_stop(server, signal);
+                    return ReadAgain::Stop;
+                }
+            }
+        }
+    }
+
+    /// Without a configuration file the node was started by hand, and its user has left.
+    fn is_end_of_terminal(&self) -> bool {
+        self.flags.config.is_none() && self.terminal.is_gone(self.env)
+    }
+
+    fn apply(&mut self, server: &Server, setup: Setup) -> Result<(), String> {
+        if let Some(why) = server.why_not_keys(&setup.config) {
+            return Err(why);
+        }
         let wrapping = setup.config.encryption.as_ref();
-        let log = match self.log.follow(self.env, &setup.log, wrapping, false) {
-            Ok(log) => log,
-            Err(error) => {
-                tracing::error!(
-                    event = "configuration_invalid",
-                    error,
-                    "the configuration is not valid: nothing was changed"
-                );
-                server.reload_refused();
-                return;
-            }
-        };
+        let log = self.log.follow(self.env, &setup.log, wrapping, false)?;
         self.log.hand_over_keys(server.node());
-        let told = server.reload(setup.config);
+        let Followed { levels: log, taken } = log;
+        let mut beside = Reloaded { taken, ..Reloaded::default() };
+        if setup.join.is_some() && self.join.is_some() && setup.join != self.join {
+            beside.waiting.push("join".to_owned());
+        }
+        if let Some(files) = &self.etcd {
+            let what = "etcd-user, etcd-password-file, etcd-ca, etcd-cert, etcd-key";
+            let (names, texts) = setup.etcd;
+            match files.change(names, texts) {
+                Ok(true) => beside.taken.push(format!("{what}, for requests from now on")),
+                Ok(false) => {}
+                Err(error) => beside.refused.push(format!("{what}, which stay as they were: {error:#}")),
+            }
+        }
+        let told = server.reload_beside(setup.config, beside);
         if !told.refused.is_empty() {
             tracing::error!(event = "configuration_reread", log, "the configuration was read again; {told}");
         } else if !told.waiting.is_empty() {
@@ -102,5 +183,6 @@ impl Again<'_> {
         } else {
             tracing::info!(event = "configuration_reread", log, "the configuration was read again; {told}");
         }
+        Ok(())
     }
 }

@@ -162,6 +162,17 @@ fn store_mobile(server: &TestServer, key: &str, revision: u64, is_deleted: bool)
     let body: &[u8] = if is_deleted { b"" } else { b"{\"of\":\"a phone\"}" };
     let value = [&(section.len() as u32).to_be_bytes()[..], &section, body].concat();
     let plain = if is_deleted { base::Datatype::RAW } else { base::Datatype::JSON };
+    store_as_sent(server, key, revision, is_deleted, (&value, plain.with(base::Datatype::XATTR)));
+}
+
+/// A document or a tombstone as another cluster sends it; the CAS follows from the revision.
+fn store_as_sent(
+    server: &TestServer,
+    key: &str,
+    revision: u64,
+    is_deleted: bool,
+    (value, datatype): (&[u8], base::Datatype),
+) {
     let kind = if is_deleted { base::ItemKind::Deletion } else { base::ItemKind::Mutation };
     let meta = base::VersionMeta {
         cas: base::Cas((1_700_000_000_000_000_000 + (revision << 20)) & !0xffff),
@@ -171,8 +182,8 @@ fn store_mobile(server: &TestServer, key: &str, revision: u64, is_deleted: bool)
     };
     let request = engine::WithMetaRequest {
         key: base::DocKey::new(key.as_bytes()),
-        value: &value,
-        datatype: plain.with(base::Datatype::XATTR),
+        value,
+        datatype,
         meta,
         add: false,
         expected: base::Cas::ANY,
@@ -258,9 +269,74 @@ fn two_buckets_that_follow_each_other_become_the_same_after_each_partition() {
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     println!("{documents} sent, {conflicts} left as they were, in {PARTITIONS} partitions");
     assert!(conflicts > 0 && lines.len() as u64 == conflicts, "{} lines, {conflicts}", lines.len());
-    assert!(
-        lines.iter().all(|line| line["kept"]["cas"] != line["left_out"]["cas"] && line["key"].is_string())
-    );
+    for line in &lines {
+        let is_same = |field: &str| line["kept"][field] == line["left_out"][field];
+        assert_eq!(line["tie"], is_same("cas") && is_same("revision"), "{line}");
+        assert!(line["key"].is_string(), "{line}");
+    }
+    east.stop();
+    west.stop();
+}
+
+/// Both sides gave a document the same CAS and revision: what they do not agree on decides, in both places the same way.
+#[test]
+fn two_versions_with_the_same_metadata_become_one() {
+    // What is there and what is here, a tombstone without a text, and whether the one from there is left out here.
+    const TIES: &[(&str, Option<&str>, Option<&str>, bool)] = &[
+        ("less", Some("\"a\""), Some("\"b\""), true),
+        ("more", Some("\"b\""), Some("\"a\""), false),
+        ("shorter", Some("\"a\""), Some("\"a\" "), true),
+        ("empty", Some(""), Some("x"), true),
+        ("deleted there", None, Some("x"), true),
+        ("deleted here", Some("x"), None, false),
+    ];
+    let (mut east, mut west) = (TestServer::start(), TestServer::start());
+    let folder = tempfile::tempdir().expect("a folder");
+    let (there, home, log) = (path(&folder, "there"), path(&folder, "back"), path(&folder, "conflicts"));
+    let store = |server: &TestServer, key: &str, text: Option<&str>| {
+        let json = if text.is_some_and(|text| text.starts_with('"')) {
+            base::Datatype::JSON
+        } else {
+            base::Datatype::RAW
+        };
+        store_as_sent(server, key, 7, text.is_none(), (text.unwrap_or_default().as_bytes(), json));
+    };
+    for (key, of_east, of_west, _) in TIES {
+        store(&east, key, *of_east);
+        store(&west, key, *of_west);
+    }
+    store_mobile(&east, "attributes", 9, false);
+    store_as_sent(&west, "attributes", 9, false, (b"{\"of\":\"a phone\"}", base::Datatype::JSON));
+    [&east, &west].into_iter().for_each(|server| store(server, "same", Some("\"c\"")));
+    // Values that are compared are fetched first.
+    let bucket = west.bucket();
+    assert!(bucket.flushing().flush_all());
+    for key in ["less", "more", "same"] {
+        let vb = base::vbucket_map::vbucket_of(key.as_bytes(), bucket.vbuckets());
+        assert!(
+            bucket.eviction().evict_value(vb, base::DocKey::new(key.as_bytes())).expect("it is there"),
+            "{key}"
+        );
+    }
+    let arguments = ["--checkpoint", &there, "--conflict-log", &log];
+    let all = TIES.len() as u64 + 2;
+    let done = following(&east, &west, &arguments, |following| {
+        following.wait("it has sent all", |counts| counts.behind == Some(0));
+    })
+    .expect("it goes on");
+    let lost: Vec<_> = TIES.iter().filter(|(.., is_left_out)| *is_left_out).map(|(key, ..)| *key).collect();
+    let sent = &done.sent;
+    assert_eq!((sent.conflicts, sent.had_already), (lost.len() as u64 + 1, 1), "{sent:?}");
+    assert_eq!(sent.documents + sent.tombstones + sent.conflicts, all, "{sent:?}");
+    let lines = std::fs::read_to_string(&log).expect("a file");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mut named: Vec<_> = lines.iter().map(|line| line["key"].as_str().expect("a key")).collect();
+    named.sort_by_key(|key| lost.iter().position(|one| one == key));
+    assert_eq!(named, lost);
+    assert!(lines.iter().all(|line| line["tie"] == true), "{lines:?}");
+    let done = following(&west, &east, &["--checkpoint", &home], |back| back.wait_until_same(&west, &east));
+    assert_eq!(done.expect("it goes on").sent.tombstones, 0, "documents win over tombstones");
+    drop(bucket);
     east.stop();
     west.stop();
 }

@@ -1,0 +1,173 @@
+//! Two clusters that give a document the same CAS and revision at the same moment end with the same version, wherever it is
+//! held and in which form.
+
+mod common;
+
+use base::env::Env;
+use base::{Cas, Datatype, ItemKind, Version, VersionMeta};
+use common::{VB, Watched, doc};
+use engine::settings::Key;
+use engine::{
+    ConflictRule, EvictionPolicy, Mutated, Refusal, Settings, StoreMode, StoreRequest, WithMetaRequest, value,
+};
+
+/// A bucket whose clock stands at the same time as that of every other one made so.
+fn cluster(rule: ConflictRule, policy: EvictionPolicy) -> Watched {
+    let settings = Settings::default();
+    settings.put(Key::EvictionPolicy, policy as u64);
+    settings.put(Key::ConflictResolution, u64::from(rule == ConflictRule::TimeWins));
+    let (env, handles) = Env::sim(1);
+    let world = Watched::open_with(env, handles, 256 << 20, &settings);
+    world.load();
+    assert!(world.bucket.settings().conflict_rule() == rule);
+    world
+}
+
+/// What one of the two does with a document.
+#[derive(Clone, Copy, Debug)]
+enum Write<'a> {
+    Plain(&'a str),
+    Packed(&'a str),
+    Deletion,
+}
+
+/// Stores a document, and replaces or deletes it.
+fn write(world: &Watched, key: &str, write: Write<'_>) -> Version {
+    world.set(key, "before");
+    let now = world.bucket.now();
+    let packed;
+    let (body, datatype) = match write {
+        Write::Plain(text) => (text.as_bytes(), Datatype::RAW),
+        Write::Packed(text) => {
+            packed = snap::raw::Encoder::new().compress_vec(text.as_bytes()).expect("it is short");
+            (packed.as_slice(), Datatype::SNAPPY)
+        }
+        Write::Deletion => {
+            world.bucket.documents().delete(VB, doc(key), Cas::ANY, now).expect("deleted");
+            return held(world, key);
+        }
+    };
+    let request = StoreRequest {
+        key: doc(key),
+        body,
+        datatype,
+        flags: 7,
+        expiry: 0,
+        mode: StoreMode::Set,
+        cas: Cas::ANY,
+        preserve_expiry: false,
+    };
+    world.bucket.documents().store(VB, &request, now).expect("stored");
+    held(world, key)
+}
+
+/// What there is for a key, with its value.
+fn held(world: &Watched, key: &str) -> Version {
+    let look = || {
+        let seen = world.bucket.documents().peek_as_is(VB, doc(key), world.bucket.now())?;
+        seen.expect("there").whole()
+    };
+    Version::clone(&world.settle(key, look).expect("readable"))
+}
+
+/// What two clusters have to agree on: kind, CAS, revision, what the value is, and the plain value.
+fn agreed(world: &Watched, key: &str) -> (bool, Cas, u64, Datatype, Vec<u8>) {
+    let version = held(world, key);
+    let VersionMeta { kind, cas, rev_seqno, datatype, .. } = version.meta();
+    let plain = value::plain_of(version.value(), datatype).expect("readable").into_owned();
+    (kind.is_deleted(), cas, rev_seqno.0, datatype.without(Datatype::SNAPPY), plain)
+}
+
+fn send(version: &Version, to: &Watched) -> Result<Mutated, Refusal> {
+    let request = WithMetaRequest {
+        key: version.key(),
+        value: version.value(),
+        datatype: version.meta().datatype,
+        meta: version.meta(),
+        add: false,
+        expected: Cas::ANY,
+        force: false,
+        regenerate_cas: false,
+        late: None,
+    };
+    let key = std::str::from_utf8(version.key().key).expect("text");
+    to.settle(key, || to.bucket.documents().apply_with_meta(VB, &request, to.bucket.now()))
+}
+
+/// Takes what is known of a document out of memory as far as the bucket's policy lets it; a tombstone has no value.
+fn evict(world: &Watched, key: &str, policy: EvictionPolicy) {
+    let is_deleted = held(world, key).meta().kind.is_deleted();
+    assert!(world.bucket.flushing().flush_all());
+    let is_evicted = match policy {
+        EvictionPolicy::Full => world.bucket.eviction().evict_whole(VB, doc(key)),
+        _ if is_deleted => return,
+        _ => world.bucket.eviction().evict_value(VB, doc(key)),
+    };
+    assert_eq!(is_evicted, Ok(true), "{key}");
+}
+
+#[test]
+fn the_same_moment_on_both_sides_ends_in_one_version() {
+    let long = "tomatoes ".repeat(60);
+    let longer = format!("{long}!");
+    let pairs = [
+        (Write::Plain("a"), Write::Plain("b")),
+        (Write::Plain("a"), Write::Plain("a")),
+        (Write::Plain("{\"a\":1}"), Write::Plain("text")),
+        (Write::Packed(&long), Write::Packed(&longer)),
+        (Write::Packed(&long), Write::Plain(&long)),
+        (Write::Plain("a"), Write::Deletion),
+        (Write::Deletion, Write::Deletion),
+    ];
+    for rule in [ConflictRule::RevisionWins, ConflictRule::TimeWins] {
+        for policy in [EvictionPolicy::ValueOnly, EvictionPolicy::Full] {
+            for (of_east, of_west) in pairs {
+                for evicts in [false, true] {
+                    let what = format!("{rule:?}, {policy:?}, {of_east:?}, {of_west:?}, evicted: {evicts}");
+                    let sides = [(); 2].map(|()| cluster(rule, policy));
+                    become_one(&sides, [of_east, of_west], evicts.then_some(policy), &what);
+                    sides.into_iter().for_each(Watched::end);
+                }
+            }
+        }
+    }
+}
+
+/// Both sides write, and each is sent what the other one has written.
+fn become_one(
+    [east, west]: &[Watched; 2],
+    writes: [Write<'_>; 2],
+    evicts: Option<EvictionPolicy>,
+    what: &str,
+) {
+    let [one, other] = [write(east, "k", writes[0]), write(west, "k", writes[1])];
+    let rank = |version: &Version| (version.meta().cas, version.meta().rev_seqno);
+    assert_eq!(rank(&one), rank(&other), "both write at the same moment: {what}");
+    if let Some(policy) = evicts {
+        [east, west].into_iter().for_each(|world| evict(world, "k", policy));
+    }
+    let sent = [send(&one, west), send(&other, east)];
+    assert_eq!(agreed(east, "k"), agreed(west, "k"), "{what}");
+    // One side at the most takes what the other one has; what is sent once more changes nothing.
+    let taken = sent.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(taken, usize::from(value_of(&one) != value_of(&other)), "{what}: {sent:?}");
+    for (version, to) in [(held(east, "k"), west), (held(west, "k"), east)] {
+        assert_eq!(send(&version, to).err(), Some(Refusal::Exists), "{what}");
+    }
+}
+
+fn value_of(version: &Version) -> (bool, Vec<u8>) {
+    let datatype = version.meta().datatype;
+    let plain = value::plain_of(version.value(), datatype).expect("readable").into_owned();
+    (version.meta().kind == ItemKind::Mutation, plain)
+}
+
+#[test]
+fn a_value_that_loses_is_told_from_one_that_is_there() {
+    let (east, west) = [(); 2].map(|()| cluster(ConflictRule::TimeWins, EvictionPolicy::ValueOnly)).into();
+    let (less, more) = (write(&east, "k", Write::Plain("a")), write(&west, "k", Write::Plain("b")));
+    assert_eq!(send(&less, &west).err(), Some(Refusal::TieLost));
+    assert_eq!(send(&more, &west).err(), Some(Refusal::Exists));
+    send(&more, &east).expect("it wins");
+    assert_eq!(send(&less, &east).err(), Some(Refusal::TieLost));
+}
