@@ -19,6 +19,7 @@ use crate::client::{self, ClientTlsFlags, Dialect, Patience, Secret, Target, Tru
 use crate::commands;
 use crate::commands::password::PasswordFlags;
 use crate::units::parse_duration;
+pub use crate::wrong_arguments::WrongArguments;
 pub(crate) use failure::{explain, key_error};
 use profile::ProfileFlags;
 
@@ -40,11 +41,6 @@ const NOT_FOUND: u8 = 1;
 const WRONG_ARGUMENTS: u8 = 2;
 const FAILED: u8 = 3;
 const FAULTS: u8 = 4;
-
-/// Arguments that can be parsed and yet make no sense.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct WrongArguments(pub String);
 
 /// A memory-first, persistent key-value engine that Couchbase SDKs connect to.
 #[derive(Debug, Parser)]

@@ -13,7 +13,7 @@ use base::encryption::WrappingKeys;
 use base::env::{Env, OpenMode};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::commands::serve::cannot_read;
+use crate::wrong_arguments::cannot_read;
 
 /// More than any list of keys takes.
 const MOST_BYTES: usize = 64 << 10;

@@ -21,3 +21,4 @@ mod output;
 mod test_server;
 pub mod units;
 mod with_meta;
+mod wrong_arguments;

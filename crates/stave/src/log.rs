@@ -36,7 +36,7 @@ const PARTS: [&str; 8] = ["dcp", "dev", "engine", "kvstore", "logstore", "node",
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// What became of what the configuration says of the log.
-pub struct Followed {
+pub struct FollowedLog {
     /// How much is logged, and by whose word.
     pub levels: String,
     /// Names of the settings that are different now.
@@ -93,7 +93,7 @@ impl Log {
         configured: &LogConfig,
         wrapping: Option<&WrappingKeys>,
         rotates: bool,
-    ) -> Result<Followed, String> {
+    ) -> Result<FollowedLog, String> {
         self.keys.decide(wrapping.is_some());
         let wanted = configured.level.as_deref().unwrap_or(DEFAULT);
         filter_of(configured)?;
@@ -124,7 +124,7 @@ impl Log {
         self.levels.follow(followed)?;
         differs.push(("log", before != followed));
         let taken = differs.into_iter().filter(|(_, differs)| *differs);
-        Ok(Followed { levels, taken: taken.map(|(name, _)| name.to_owned()).collect() })
+        Ok(FollowedLog { levels, taken: taken.map(|(name, _)| name.to_owned()).collect() })
     }
 }
 

@@ -145,6 +145,12 @@ fn is_let_in(node: &Process, password: &str) -> bool {
 }
 
 /// A node of flags and variables alone, as in a container: each file that these name is read again.
+fn decrypted(key: &str, log: &str) -> String {
+    let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
+    decrypt.args(["decrypt", "--text", "--encryption-key-file", key, log]);
+    String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
+}
+
 #[test]
 fn files_that_flags_name_are_read_again() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -161,32 +167,14 @@ fn files_that_flags_name_are_read_again() {
     certs(&["init", "--out", &path("new")]);
     let (data, log, password) = (path("data"), path("logs/stave.log"), path("password"));
     let (cert, key, wrapping) = (path("certs/node.pem"), path("certs/node.key"), path("key"));
-    let more = [
-        "--data",
-        &data,
-        "--log-file",
-        &log,
-        "--password-file",
-        &password,
-        "--encryption-key-file",
-        &wrapping,
-        "--tls-cert",
-        &cert,
-        "--tls-key",
-        &key,
-        "--kv-tls",
-        "127.0.0.1:0",
-        "--http-tls",
-        "127.0.0.1:0",
-    ];
+    let files = ["--data", &data, "--log-file", &log, "--password-file", &password];
+    let keys_of = ["--encryption-key-file", &wrapping, "--tls-cert", &cert, "--tls-key", &key];
+    let listens = ["--kv-tls", "127.0.0.1:0", "--http-tls", "127.0.0.1:0"];
+    let more = [&files[..], &keys_of, &listens].concat();
     let node = Process::start(SERVE, &more);
     let may = |password: &str| is_let_in(&node, password);
     assert!(may("first") && !may("second"));
-    let told = || {
-        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
-        decrypt.args(["decrypt", "--text", "--encryption-key-file", &wrapping, &log]);
-        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
-    };
+    let told = || decrypted(&wrapping, &log);
     std::fs::write(&password, "second\n").expect("written");
     std::fs::write(&wrapping, format!("{}\n{}", keys[1], keys[0])).expect("written");
     for name in ["node.pem", "node.key"] {
@@ -210,11 +198,7 @@ fn files_that_flags_name_are_read_again() {
     std::fs::rename(&wrapping, path("right-key")).expect("moved");
     std::fs::write(&wrapping, "3".repeat(64)).expect("written");
     node.signal(Signal::HUP);
-    let told = || {
-        let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
-        decrypt.args(["decrypt", "--text", "--encryption-key-file", &path("right-key"), &log]);
-        String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
-    };
+    let told = || decrypted(&path("right-key"), &log);
     while !told().contains("put the key in use back") {}
     assert!(may("second"), "all of it is refused");
     std::fs::rename(path("right-key"), &wrapping).expect("moved");

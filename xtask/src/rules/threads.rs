@@ -14,6 +14,8 @@ use super::attributes::is_test;
 const MAP: &str = "ARCHITECTURE.md";
 /// The crates that run in a node's process.
 const CRATES: [&str; 8] = ["base", "logstore", "kvstore", "engine", "cluster", "node", "server", "dev"];
+/// What runs in a node's process of the crate that has the commands.
+const OF_COMMANDS: [&str; 2] = ["crates/stave/src/commands/serve", "crates/stave/src/key_source.rs"];
 /// Threads that no `spawn` with a name of its own starts: the process's first, and one of the runtime's.
 const OTHERS: [&str; 2] = ["main", "certificates"];
 /// Names that are not said where the thread is started, by the file that has them.
@@ -34,7 +36,8 @@ pub fn check() -> Result<Vec<String>> {
     let mut code = Code::default();
     for path in tree::files(&["rs"])? {
         let is_of_node =
-            CRATES.iter().any(|name| path.starts_with(Path::new("crates").join(name).join("src")));
+            CRATES.iter().any(|name| path.starts_with(Path::new("crates").join(name).join("src")))
+                || OF_COMMANDS.iter().any(|part| path.starts_with(part));
         let is_of_tests =
             path.ends_with("tests.rs") || path.components().any(|part| part.as_os_str() == "tests");
         if !is_of_node || is_of_tests || path == Path::new(DOOR) {

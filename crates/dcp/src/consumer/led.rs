@@ -192,7 +192,7 @@ impl Consumer {
         if self.track(vb).is_some_and(|track| track.opaque == opaque && track.stage == Stage::Streaming) {
             self.close_added(vb, EndReason::Closed, out);
         }
-        self.acknowledge(out);
+        self.acknowledge(self.config.least_acknowledged(), out);
     }
 
     fn take_message(&mut self, message: &Message<'_>, bytes: u64, out: &mut Vec<u8>) -> Result<(), Status> {
@@ -268,7 +268,7 @@ impl Consumer {
             led.over.insert(vb, track.opaque);
         }
         tell_added(&mut track, status_of(trouble), out);
-        self.acknowledge(out);
+        self.acknowledge(self.config.least_acknowledged(), out);
     }
 
     /// Whether a vBucket's stream is void: its role or its content here is another one now.

@@ -66,6 +66,13 @@ pub struct ConsumerConfig {
     pub change_streams: bool,
 }
 
+impl ConsumerConfig {
+    /// How many bytes that were worked on are worth a message.
+    fn least_acknowledged(&self) -> u64 {
+        u64::from(self.buffer_bytes) / ACKNOWLEDGE_ONE_IN
+    }
+}
+
 /// What a producer is asked for of a vBucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VbAsked {
@@ -258,7 +265,7 @@ impl Consumer {
         }
         self.rollbacks.retain(|rollback| rollback.vb != vb);
         self.fills.retain(|filling| *filling != vb);
-        self.acknowledge(out);
+        self.acknowledge(self.config.least_acknowledged(), out);
     }
 
     fn give_up_queue(&mut self, track: &mut Track) {
@@ -367,7 +374,7 @@ impl Consumer {
             return Err(Disconnect::Silent);
         }
         if now >= self.acknowledged_at + ACKNOWLEDGE_AFTER {
-            self.acknowledge_all(out);
+            self.acknowledge(1, out);
         }
         if self.led.is_some() {
             return Ok(self.tick_led(now, out).min(dead_at));
@@ -394,15 +401,9 @@ impl Consumer {
         u64::from(self.config.buffer_bytes) + (HEADER_BYTES + MAX_FRAME_BODY_BYTES) as u64
     }
 
-    /// Says that bytes are worked on when that is worth a message.
-    fn acknowledge(&mut self, out: &mut Vec<u8>) {
-        if self.applied_bytes >= u64::from(self.config.buffer_bytes) / ACKNOWLEDGE_ONE_IN {
-            self.acknowledge_all(out);
-        }
-    }
-
-    fn acknowledge_all(&mut self, out: &mut Vec<u8>) {
-        if self.applied_bytes == 0 {
+    /// Says that bytes are worked on if they are at least so many.
+    fn acknowledge(&mut self, least: u64, out: &mut Vec<u8>) {
+        if self.applied_bytes < least.max(1) {
             return;
         }
         self.acknowledged_at = self.now();

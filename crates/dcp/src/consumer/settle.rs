@@ -94,7 +94,7 @@ impl Consumer {
         settled.fills = std::mem::take(&mut self.fills);
         self.acknowledge_persisted(out);
         self.counts.full += u64::from(settled.is_full);
-        self.acknowledge(out);
+        self.acknowledge(self.config.least_acknowledged(), out);
         Ok(settled)
     }
 

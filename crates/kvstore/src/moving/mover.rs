@@ -1,9 +1,11 @@
 //! The steps of a move: each is bounded, and what one has left the next one goes on with.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base::env::Env;
 use base::{Seqno, VbId};
 
 use super::record::RecordStage;
@@ -159,24 +161,8 @@ impl Movable {
         self.switch(plan, absent, false)
     }
 
-    /// Fails while the disk has no room for the copy of a vBucket: what was moved before is given back in the background.
-    fn check_room(&self, ends: &Ends, vb: VbId) -> Result<(), Failure> {
-        let Some(room) = self.env.disk.room(&self.dir) else { return Ok(()) };
-        let takes = ends.from.store.usage(vb).map_or(0, |usage| usage.file_bytes);
-        let needed = takes.saturating_mul(2).saturating_add(STAYS_FREE);
-        if room.free_bytes >= needed {
-            return Ok(());
-        }
-        let said = format!(
-            "the disk has {} free bytes, and {needed} are needed to copy vBucket {vb}: the move goes on when there are",
-            room.free_bytes
-        );
-        let source = std::io::Error::new(std::io::ErrorKind::StorageFull, said);
-        Err(Failure::Disk { operation: "move", path: self.dir.clone(), source })
-    }
-
     fn begin_copy(&self, plan: &mut MovePlan, ends: &Ends, vb: VbId) -> Result<MoveStep, Failure> {
-        if let Err(failure) = self.check_room(ends, vb) {
+        if let Err(failure) = check_room((&self.env, &self.dir), ends, vb) {
             self.lane(vb).work.lock().is_copied = false;
             return Err(failure);
         }
@@ -346,6 +332,22 @@ impl Movable {
         plan.left.insert(vb, failure.to_string());
         Ok(())
     }
+}
+
+/// Fails while the disk has no room for the copy of a vBucket: what was moved before is given back in the background.
+fn check_room((env, dir): (&Env, &Path), ends: &Ends, vb: VbId) -> Result<(), Failure> {
+    let Some(room) = env.disk.room(dir) else { return Ok(()) };
+    let takes = ends.from.store.usage(vb).map_or(0, |usage| usage.file_bytes);
+    let needed = takes.saturating_mul(2).saturating_add(STAYS_FREE);
+    if room.free_bytes >= needed {
+        return Ok(());
+    }
+    let said = format!(
+        "the disk has {} free bytes, and {needed} are needed to copy vBucket {vb}: the move goes on when there are",
+        room.free_bytes
+    );
+    let source = std::io::Error::new(std::io::ErrorKind::StorageFull, said);
+    Err(Failure::Disk { operation: "move", path: dir.to_owned(), source })
 }
 
 /// What a move does next.

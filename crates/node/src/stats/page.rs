@@ -13,7 +13,7 @@ use kvstore::HistoryUsage;
 
 use super::disk::history_of;
 use super::timings::BucketTimes;
-use super::told_times::{END_POWERS, Told};
+use super::told_times::{END_POWERS, ToldHistogram};
 use crate::node::Node;
 
 pub(super) struct Numbers {
@@ -126,11 +126,16 @@ impl Page<'_> {
         labels: &[(&str, &str)],
         counts: &HistogramCounts,
     ) -> fmt::Result {
-        self.histogram_told(name, labels, &Told::of(counts))
+        self.histogram_told(name, labels, &ToldHistogram::of(counts))
     }
 
     /// The same of what is told already.
-    pub(super) fn histogram_told(&mut self, name: &str, labels: &[(&str, &str)], told: &Told) -> fmt::Result {
+    pub(super) fn histogram_told(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        told: &ToldHistogram,
+    ) -> fmt::Result {
         let text = labels_text(labels);
         let begin = format!("{name}_bucket{{{text}{}le=\"", if text.is_empty() { "" } else { "," });
         let ends = ENDS.iter().map(|end| &**end).zip(told.below);

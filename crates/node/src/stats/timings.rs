@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::Sheet;
 use super::baseline::Baseline;
 use super::sync_writes::{SyncWriteCounters, SyncWriteStats, by_level};
-use super::told_times::{Told, ToldTimes};
+use super::told_times::{ToldHistogram, ToldTimes};
 use crate::slow::spans::WaitStep;
 use crate::tally::{Counted, Tally};
 
@@ -143,7 +143,7 @@ impl BucketTimes {
     }
 
     /// How long all requests took of commands of which some were measured: see [`ToldTimes`].
-    pub(super) fn of_all_requests(&self) -> Vec<(u8, Told)> {
+    pub(super) fn of_all_requests(&self) -> Vec<(u8, ToldHistogram)> {
         let mut told = self.told.lock();
         let tell = |(opcode, measured): (u8, HistogramCounts)| {
             (opcode, told.entry(opcode).or_default().tell(&measured, self.requests(opcode)))

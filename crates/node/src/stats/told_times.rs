@@ -15,7 +15,7 @@ pub(super) const END_POWERS: [u32; 21] =
 
 /// A histogram as a page tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct ToldHistogram {
     /// Times below each end.
     pub(super) below: [u64; END_POWERS.len()],
     /// All times.
@@ -24,12 +24,12 @@ pub(super) struct Told {
     pub(super) sum_ns: f64,
 }
 
-impl Told {
-    pub(super) fn of(counts: &HistogramCounts) -> Told {
+impl ToldHistogram {
+    pub(super) fn of(counts: &HistogramCounts) -> ToldHistogram {
         let mut below = [0; END_POWERS.len()];
         let counted = counts.below_us_powers(END_POWERS.into_iter());
         below.iter_mut().zip(counted).for_each(|(below, count)| *below = count);
-        Told { below, total: counts.total(), sum_ns: counts.sum_ns() as f64 }
+        ToldHistogram { below, total: counts.total(), sum_ns: counts.sum_ns() as f64 }
     }
 }
 
@@ -37,7 +37,7 @@ impl Told {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToldTimes {
     /// What had been measured of what is told.
-    measured: Told,
+    measured: ToldHistogram,
     /// Requests that are told.
     requests: u64,
     /// Of them below each end, estimated.
@@ -48,8 +48,8 @@ pub(super) struct ToldTimes {
 
 impl ToldTimes {
     /// Tells a command that had so many requests, of which these were measured. Nothing is told before one was measured.
-    pub(super) fn tell(&mut self, measured: &HistogramCounts, requests: u64) -> Told {
-        let now = Told::of(measured);
+    pub(super) fn tell(&mut self, measured: &HistogramCounts, requests: u64) -> ToldHistogram {
+        let now = ToldHistogram::of(measured);
         // A request is counted before it is measured, by another thread than this one.
         let requests = requests.max(now.total);
         let new = requests.saturating_sub(self.requests);
@@ -58,12 +58,12 @@ impl ToldTimes {
             self.requests = requests;
         }
         let whole = |below: &f64| ((below + 0.5) as u64).min(self.requests);
-        Told { below: self.below.each_ref().map(whole), total: self.requests, sum_ns: self.sum_ns }
+        ToldHistogram { below: self.below.each_ref().map(whole), total: self.requests, sum_ns: self.sum_ns }
     }
 
     /// So many more requests, in proportions of what was measured.
-    fn add(&mut self, requests: u64, now: &Told) {
-        let before = if now.total > self.measured.total { self.measured } else { Told::default() };
+    fn add(&mut self, requests: u64, now: &ToldHistogram) {
+        let before = if now.total > self.measured.total { self.measured } else { ToldHistogram::default() };
         let share = requests as f64 / (now.total - before.total) as f64;
         for (at, below) in self.below.iter_mut().enumerate() {
             *below += now.below[at].saturating_sub(before.below[at]) as f64 * share;
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn all_requests_are_told_in_the_proportions_of_what_was_measured() {
         let (measured, mut told) = (Histogram::default(), ToldTimes::default());
-        assert_eq!(told.tell(&measured.counts(), 63), Told::default(), "none was measured");
+        assert_eq!(told.tell(&measured.counts(), 63), ToldHistogram::default(), "none was measured");
         [1_500, 1_500, 1_500, 100_000].into_iter().for_each(|ns| measured.record(ns));
         let first = told.tell(&measured.counts(), 256);
         assert_eq!((first.below[0], first.below[1], first.below[7], first.total), (0, 192, 256, 256));
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn no_number_goes_down() {
         let (measured, mut told) = (Histogram::default(), ToldTimes::default());
-        let (mut before, mut requests) = (Told::default(), 0);
+        let (mut before, mut requests) = (ToldHistogram::default(), 0);
         for step in 0..2_000_u64 {
             requests += step * 7 % 13;
             if step % 3 == 0 {

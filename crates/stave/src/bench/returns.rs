@@ -18,7 +18,7 @@ const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// The place of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BenchPlace {
     /// The number of its thread.
     pub thread: usize,
     /// Its own number there.
@@ -28,14 +28,14 @@ pub struct Place {
 /// What was lost, with the number of the node, and what is there again. Each place is in one of them at most.
 #[derive(Debug, Default)]
 pub struct Returns {
-    lost: Mutex<Vec<(Place, usize)>>,
-    back: Mutex<Vec<(Place, Connection)>>,
+    lost: Mutex<Vec<(BenchPlace, usize)>>,
+    back: Mutex<Vec<(BenchPlace, Connection)>>,
     back_len: AtomicUsize,
 }
 
 impl Returns {
     /// A connection to this node was lost.
-    pub fn lose(&self, place: Place, node: usize) {
+    pub fn lose(&self, place: BenchPlace, node: usize) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).push((place, node));
     }
 

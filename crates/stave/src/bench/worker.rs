@@ -11,7 +11,7 @@ use protocol::Status;
 
 use super::connection::{Connection, Loss, Slot};
 use super::poller::{Events, Poller, Ready};
-use super::returns::Place;
+use super::returns::BenchPlace;
 use super::routes::Routes;
 use super::schedule::Schedule;
 use super::tally::Tally;
@@ -351,7 +351,7 @@ impl Worker {
             let node = self.node_of[at];
             // Without other nodes the end of all connections is the end of the run.
             if phase.source.purpose == Purpose::Mix && self.parked.len() > 1 {
-                self.routes.returns.lose(Place { thread: self.number, at }, node);
+                self.routes.returns.lose(BenchPlace { thread: self.number, at }, node);
             }
             self.living[node] -= 1;
             if self.living[node] == 0 {

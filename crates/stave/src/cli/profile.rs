@@ -18,9 +18,9 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
 use serde::Deserialize;
 
-use super::{DEFAULT_ADDR, WrongArguments};
-use crate::commands::serve::cannot_read;
+use super::DEFAULT_ADDR;
 use crate::commands::{http_flags, password};
+use crate::wrong_arguments::{WrongArguments, cannot_read};
 
 /// The profile that is used if the file has it and no other one is named.
 const DEFAULT: &str = "default";

@@ -16,8 +16,7 @@ use clap::Args;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use server::tls::server_name;
 
-use crate::cli::WrongArguments;
-use crate::commands::serve::cannot_read;
+use crate::wrong_arguments::{WrongArguments, cannot_read};
 
 /// How a node is spoken with by TLS.
 #[derive(Clone, Debug, Default, Args)]

@@ -9,8 +9,8 @@ use node::Settings;
 use server::etcd::{EtcdAccess, EtcdTls, EtcdUser};
 
 use super::serve::read_text;
-use crate::cli::WrongArguments;
 use crate::client::Secret;
+use crate::wrong_arguments::WrongArguments;
 
 /// Beside the address of etcd.
 #[derive(Clone, Debug, Default, Args)]

@@ -14,9 +14,9 @@ use clap::Args;
 use node::data_dir::is_open_to_all;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use super::serve::cannot_read;
 use crate::cli::WrongArguments;
 use crate::client::Secret;
+use crate::wrong_arguments::cannot_read;
 
 /// The environment variable that has the password if no flag says otherwise.
 const PASSWORD: &str = "STAVE_PASSWORD";

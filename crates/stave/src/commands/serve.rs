@@ -37,6 +37,7 @@ use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
 use crate::log::Log;
+use crate::wrong_arguments::cannot_read;
 
 const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// The environment variable that allows core dumps.
@@ -350,11 +351,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     }
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
-    setup
-        .warnings()
-        .iter()
-        .chain(ignored)
-        .for_each(|what| tracing::warn!(event = "configuration_warning", "{what}"));
+    warn(&setup, ignored);
     let Setup { config, join, etcd, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
@@ -409,6 +406,11 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
         bail!("interrupted before this node served: {}", waited_for.unwrap_or_default());
     }
     Ok(Outcome::Done)
+}
+
+fn warn(setup: &Setup, ignored: &[String]) {
+    let all = setup.warnings();
+    all.iter().chain(ignored).for_each(|what| tracing::warn!(event = "configuration_warning", "{what}"));
 }
 
 /// `--check`: says what a node would do with its configuration.
@@ -633,13 +635,6 @@ impl Home {
 fn read_file(env: &Env, path: &Path) -> anyhow::Result<Settings> {
     let text = read_text(env, path)?;
     Settings::parse(&text).with_context(|| path.display().to_string())
-}
-
-/// A file that was named and is not there is a wrong argument: a service that starts again does not find it either.
-pub(crate) fn cannot_read(path: &Path, error: std::io::Error) -> anyhow::Error {
-    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-    let what = format!("cannot read {}: {error}", path.display());
-    if is_missing { WrongArguments(what).into() } else { anyhow::Error::new(error).context(what) }
 }
 
 /// A small file.

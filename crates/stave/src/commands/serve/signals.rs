@@ -14,7 +14,7 @@ use server::signals::Signal;
 use super::etcd_files::EtcdFiles;
 use super::host_names::KnownNames;
 use super::{ServeFlags, Setup};
-use crate::log::{Followed, Log};
+use crate::log::{FollowedLog, Log};
 
 /// What is needed to read the configuration again.
 pub(super) struct Again<'e> {
@@ -161,7 +161,7 @@ impl Again<'_> {
         let wrapping = setup.config.encryption.as_ref();
         let log = self.log.follow(self.env, &setup.log, wrapping, false)?;
         self.log.hand_over_keys(server.node());
-        let Followed { levels: log, taken } = log;
+        let FollowedLog { levels: log, taken } = log;
         let mut beside = Reloaded { taken, ..Reloaded::default() };
         if setup.join.is_some() && self.join.is_some() && setup.join != self.join {
             beside.waiting.push("join".to_owned());
