@@ -1,7 +1,7 @@
 //! The time at which turns of a worker's connections begin, by one look at the clock for each turn.
 //!
 //! A turn that comes behind another one begins when that ended. Only where the worker has waited in between is the clock
-//! asked. The wall clock is asked then, too, and again once [`WALL_CLOCK_FOR_NS`] have passed: between two looks it goes on
+//! asked. The wall clock is asked then, too, and again once `WALL_CLOCK_FOR_NS` have passed: between two looks it goes on
 //! as the other one does.
 
 use std::cell::Cell;
