@@ -16,7 +16,7 @@ pub fn blocked_threads(bucket: &Core) -> Vec<Blocked> {
 }
 
 /// Logs what does not go on, when it begins and when it is over.
-pub fn tell_blocked(bucket: &Core, blocked: &[Blocked]) {
+pub fn tell_blocked(bucket: &Core, blocked: &[Blocked], waits_for_disk: bool) {
     let (watch, name) = (&bucket.watch, bucket.name());
     match blocked.iter().find(|one| one.call.is_some()) {
         Some(Blocked { task, call: Some(call), for_s, .. }) => {
@@ -58,6 +58,8 @@ pub fn tell_blocked(bucket: &Core, blocked: &[Blocked]) {
                 );
             }
         }
+        // What is known of threads that wait for a call of the disk is what was known before it.
+        None if waits_for_disk => {}
         None => {
             if watch.threads_are_told.swap(false, Ordering::Relaxed)
                 && let Some(left_out) = admit_log(bucket, "threads go on")

@@ -1,7 +1,8 @@
 //! Threads of a bucket that do not go on in the middle of a step, and calls of the disk that do not end (record 0216).
 //!
-//! *Guarantee:* a slow disk blocks no thread here. Each of its calls that begins or ends is progress, and while one does not
-//! end, that call is told and not the threads that wait for the thread which made it.
+//! *Guarantee:* a slow disk blocks no thread that uses it. Each of its calls that begins or ends is progress, and while one
+//! does not end, that call is told and not the threads that wait for the thread which made it. A thread that waits for one
+//! that works on has ten minutes.
 //!
 //! Who looks finds the marks of the steps ([`StepMarks`](base::env::StepMarks)) as they are, and how long they have been the
 //! same at the looks before; a thread that waits for work is in no step.
@@ -14,10 +15,12 @@ use parking_lot::Mutex;
 
 /// A call of the disk that has not ended for so long is told,
 const DISK_AFTER: Duration = Duration::from_secs(10);
-/// and a thread that has done nothing for so long without one.
-const THREAD_AFTER: Duration = Duration::from_secs(30);
-/// Between two looks no more time counts: a process that was suspended has not looked.
-const LONGEST_BETWEEN: Duration = Duration::from_secs(10);
+/// and a thread that has done nothing for so long without one, while no other one of its bucket went on,
+const THREAD_AFTER: Duration = Duration::from_secs(120);
+/// or for so long, while others did: it may wait for a lock that one of them holds over much work of the disk.
+const WAITING_AFTER: Duration = Duration::from_secs(600);
+/// Between two looks, which are 5 s apart, no more time counts: a process that was suspended has not looked.
+const LONGEST_BETWEEN: Duration = Duration::from_secs(5);
 
 /// A thread that does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ impl ThreadWatch {
         let mut watched = self.watched.lock();
         let passed = now.saturating_sub(watched.looked_at).min(LONGEST_BETWEEN);
         watched.looked_at = now;
-        let mut blocked = Vec::new();
+        let (mut busy, mut works) = (Vec::new(), false);
         for (at, (task, does, StepLook { number, doing })) in marks.enumerate() {
             if watched.seen.len() <= at {
                 watched.seen.push(SeenMark::default());
@@ -71,16 +74,21 @@ impl ThreadWatch {
             let seen = &mut watched.seen[at];
             let unchanged = if seen.number == number { seen.unchanged + passed } else { Duration::ZERO };
             *seen = SeenMark { number, unchanged };
-            let (call, after) = match doing {
+            let call = match doing {
                 Doing::Nothing => continue,
-                Doing::Step => (None, THREAD_AFTER),
-                Doing::Disk(call) => (Some(call), DISK_AFTER),
+                Doing::Step => None,
+                Doing::Disk(call) => Some(call),
             };
-            if unchanged >= after {
-                blocked.push(Blocked { task, does, call, for_s: unchanged.as_secs() });
-            }
+            works |= call.is_some() || unchanged.is_zero();
+            busy.push((Blocked { task, does, call, for_s: unchanged.as_secs() }, unchanged));
         }
-        blocked
+        let after = |one: &Blocked| match one.call {
+            Some(_) => DISK_AFTER,
+            None if works => WAITING_AFTER,
+            None => THREAD_AFTER,
+        };
+        let blocked = busy.into_iter().filter(|(one, unchanged)| *unchanged >= after(one));
+        blocked.map(|(one, _)| one).collect()
     }
 }
 
@@ -129,13 +137,31 @@ mod tests {
     fn a_thread_that_does_not_go_on_is_told_with_its_task() {
         let world = World::new();
         world.fetcher.run(|| {
-            assert_eq!(world.pass(0, 25), []);
-            assert_eq!(world.pass(30, 0), [("fetcher", None, 30)]);
+            assert_eq!(world.pass(0, 115), []);
+            assert_eq!(world.pass(120, 0), [("fetcher", None, 120)]);
             marked(DiskCall::Read, || ());
-            assert_eq!(world.pass(35, 25), [], "it went on");
-            assert_eq!(world.pass(65, 0), [("fetcher", None, 30)]);
+            assert_eq!(world.pass(125, 115), [], "it went on");
+            assert_eq!(world.pass(245, 0), [("fetcher", None, 120)]);
         });
-        assert_eq!(world.pass(70, 0), []);
+        assert_eq!(world.pass(250, 0), []);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_one_that_works_on_has_longer() {
+        let world = World::new();
+        world.fetcher.run(|| {
+            world.flusher.run(|| {
+                for second in (0..595).step_by(5) {
+                    marked(DiskCall::Write, || ());
+                    assert_eq!(world.pass(second, 0), []);
+                }
+                marked(DiskCall::Write, || ());
+                assert_eq!(world.pass(595, 0), []);
+                marked(DiskCall::Write, || ());
+                assert_eq!(world.pass(600, 0), [("fetcher", None, 600)]);
+            });
+            assert_eq!(world.pass(605, 0), [("fetcher", None, 605)], "and nobody works any more");
+        });
     }
 
     #[test]
@@ -158,6 +184,10 @@ mod tests {
         world.flusher.run(|| {
             assert_eq!(world.pass(0, 5), []);
             assert_eq!(world.pass(3600, 0), []);
+            marked(DiskCall::Sync, || {
+                assert_eq!(world.pass(3605, 0), []);
+                assert_eq!(world.pass(7200, 0), [], "nor has the disk kept it waiting");
+            });
         });
     }
 }

@@ -123,13 +123,13 @@ fn a_read_that_does_not_go_on_is_told_with_what_it_waits_for() {
             let mut blocked = Vec::new();
             for _ in 0..=seconds / 5 {
                 blocked = blocked_threads(&bucket);
-                tell_blocked(&bucket, &blocked);
+                tell_blocked(&bucket, &blocked, false);
                 clock.advance(Duration::from_secs(5));
             }
             blocked.into_iter().map(|one| (one.task, one.call, one.for_s)).collect::<Vec<_>>()
         };
-        assert_eq!(look(25), []);
-        assert_eq!(look(5), [("fetcher", None, 35)]);
+        assert_eq!(look(115), []);
+        assert_eq!(look(5), [("fetcher", None, 125)]);
         marked(DiskCall::Read, || {
             assert_eq!(look(5), [], "a call began");
             assert_eq!(look(5), [("fetcher", Some(DiskCall::Read), 15)]);

@@ -710,12 +710,13 @@ impl KvStore for Journaled {
         self.file_everything()?;
         // The journal stays, as after a kill.
         self.misses_nothing()?;
+        // Before a file is removed: one that may be on record is not needed any more once a newer record is there.
+        self.settle_undecided()?;
         for (vb, state) in self.each_vb() {
             if state.unfiled.lock().file_is_void {
                 self.remove_void_file(vb, &state)?;
             }
         }
-        self.settle_undecided()?;
         self.files.cut_tails()?;
         self.files.promise_files(self.journal.generations())?;
         self.journal.remove()

@@ -16,7 +16,7 @@ pub fn look(node: &Node) -> Vec<(Arc<Bucket>, Vec<Blocked>)> {
     let is_disk = found.iter().flat_map(|(_, blocked)| blocked).any(|one| one.call.is_some());
     for (bucket, blocked) in &mut found {
         blocked.retain(|one| !is_disk || one.call.is_some());
-        tell_blocked(bucket, blocked);
+        tell_blocked(bucket, blocked, is_disk);
     }
     found
 }

@@ -52,6 +52,14 @@ pub(crate) fn cancel(found: &BucketMove, name: &str) -> Result<(), BucketError> 
     Ok(())
 }
 
+/// Starts the thread of a move that has none, since it could not be started when the move began.
+pub(crate) fn move_on(node: &Arc<Node>, found: &BucketMove, name: &str) -> Result<(), BucketError> {
+    match node.host().filter(|_| !found.has_mover()) {
+        Some(host) => Ok(start(host, name, node)?),
+        None => Ok(()),
+    }
+}
+
 /// Brings a bucket towards a store, as far as that can be begun now: a move that ends or goes back ends first. Asked again
 /// until the bucket is there. Blocks while the disk works.
 pub(crate) fn bring_to(node: &Arc<Node>, name: &str, store: StorageBackend) {

@@ -87,7 +87,8 @@ pub fn cancel(node: &Arc<Node>, name: &str) -> Result<(), BucketError> {
     }
     let _changing = node.changing.begin()?;
     let found = begun.map_or_else(|| local_move::movable(node, name).map(|(_, found)| found), Ok)?;
-    local_move::cancel(&found, name)
+    local_move::cancel(&found, name)?;
+    local_move::move_on(node, &found, name)
 }
 
 /// The cluster that is to be asked; `None` for a node alone.

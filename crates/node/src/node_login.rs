@@ -16,7 +16,7 @@ use crate::sasl::digest::{Digest, Mechanism};
 /// Who a node is to another one. No user can have the name: those that are made have none that begins with `@`.
 pub const NODE_USER: &str = "@node";
 /// What the name under which a node logs in begins with; the identifier of its secret follows.
-pub(crate) const LOGIN_PREFIX: &str = "@node/";
+pub const LOGIN_PREFIX: &str = "@node/";
 const SECRET_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
 

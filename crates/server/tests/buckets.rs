@@ -743,10 +743,14 @@ fn a_move_whose_thread_could_not_be_started_goes_on() {
     assert!(code >= 500 && told.contains("thread"), "{code} {told}");
     let (code, told) = http(&server, "POST", path, &form);
     assert_eq!(code, 202, "{told}");
-    let told = || json(&server, path)["state"].clone();
-    while told() != "none" {
-        std::thread::yield_now();
-    }
+    let is_over = || {
+        let begun = std::time::Instant::now();
+        while json(&server, path)["state"] != "none" {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it stands still");
+            std::thread::yield_now();
+        }
+    };
+    is_over();
     assert_eq!(store(), other);
     server.stop().expect("a clean stop");
 }

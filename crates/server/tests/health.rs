@@ -6,7 +6,7 @@ mod full_disk;
 mod support;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use base::env::{DiskCall, Env, marked};
 use base::{VbId, VbState};
@@ -100,12 +100,25 @@ fn a_full_disk_is_not_healthy_until_there_is_room_again() {
     server.stop().expect("a clean stop");
 }
 
+/// Whether the flusher waits in a sync, and whether it is to.
+type Gate = (Mutex<(bool, bool)>, Condvar);
+
+/// Lets the flusher go on, also if the test fails.
+struct Opens<'g>(&'g Gate);
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        let (state, changed) = self.0;
+        state.lock().unwrap_or_else(PoisonError::into_inner).1 = false;
+        changed.notify_all();
+    }
+}
+
 #[test]
 fn a_call_of_the_disk_that_does_not_end_is_told_until_it_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let (world, clock) = support::world();
-    // Whether the flusher waits in a sync, and whether it is to.
-    let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
+    let gate: Arc<Gate> = Arc::new((Mutex::new((false, false)), Condvar::new()));
     let of_flusher = Arc::clone(&gate);
     let hook = move || {
         let (state, changed) = &*of_flusher;
@@ -128,6 +141,7 @@ fn a_call_of_the_disk_that_does_not_end_is_told_until_it_does() {
     assert_eq!(client.set(b"k", b"v"), Some(Status::Success));
     let locked = state.lock().expect("no thread panicked");
     drop(changed.wait_while(locked, |state| !state.0).expect("no thread panicked"));
+    let opens = Opens(&gate);
     assert_eq!(told(&server).0, [200; 3], "it has just begun");
     clock.advance(9);
     assert_eq!(told(&server).0, [200; 3], "a slow disk is no reason");
@@ -139,8 +153,7 @@ fn a_call_of_the_disk_that_does_not_end_is_told_until_it_does() {
     let (_, metrics) = http(&server, "GET", "/metrics", "");
     let blocked = |line: &str| line.starts_with("stave_disk_blocked_seconds{") && !line.ends_with(" 0");
     assert!(metrics.lines().any(blocked), "{metrics}");
-    state.lock().expect("no thread panicked").1 = false;
-    changed.notify_all();
+    drop(opens);
     while told(&server) != ([200; 3], ["ok\n".to_owned(), "ok\n".to_owned()]) {}
     server.stop().expect("a clean stop");
 }

@@ -1,6 +1,6 @@
 //! Where a key of encryption comes from: a file, a command or the environment.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -89,21 +89,21 @@ impl KeySource<'_> {
     #[allow(clippy::disallowed_methods, reason = "a process that ends wakes no one here")]
     fn run(&self, env: &Env, command: &str, cancelled: &AtomicBool) -> io::Result<Option<Printed>> {
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(command).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // What stave reads from its standard input is not the command's; who asks a person opens the terminal.
+        shell.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own, so that what the command has started ends with it. One that asks a person at the terminal must
         // stay in the terminal's.
-        let is_group = !io::stdin().is_terminal();
+        let is_group = env.disk.open(Path::new("/dev/tty"), OpenMode::Read).is_err();
         if is_group {
             shell.process_group(0);
         }
         let mut child = shell.spawn()?;
         let begun = env.clock.monotonic();
-        let out = child.stdout.take().map(|pipe| read_all(env, pipe, MOST_BYTES)).transpose()?;
-        let said = child.stderr.take().map(|pipe| read_all(env, pipe, MOST_SAID_BYTES)).transpose()?;
+        let pipes = read_pipes(env, &mut child).inspect_err(|_| kill(&mut child, is_group))?;
         let is_over = || env.clock.monotonic() - begun > self.limit || cancelled.load(Ordering::SeqCst);
         let mut texts = [Vec::new(), Vec::new()];
         // What it has started may hold the pipes when it has ended, so that these have the same limit.
-        for (text, pipe) in texts.iter_mut().zip([out, said]) {
+        for (text, pipe) in texts.iter_mut().zip(pipes) {
             let Some(pipe) = pipe else { continue };
             loop {
                 match pipe.recv_timeout(LOOK_EVERY) {
@@ -129,6 +129,13 @@ impl KeySource<'_> {
             std::thread::sleep(LOOK_EVERY);
         }
     }
+}
+
+/// What the command prints and says.
+fn read_pipes(env: &Env, child: &mut Child) -> io::Result<[Option<Receiver<Vec<u8>>>; 2]> {
+    let out = child.stdout.take().map(|pipe| read_all(env, pipe, MOST_BYTES)).transpose()?;
+    let said = child.stderr.take().map(|pipe| read_all(env, pipe, MOST_SAID_BYTES)).transpose()?;
+    Ok([out, said])
 }
 
 /// Reads a pipe on a thread of its own, so that it can be left when it does not end.
@@ -201,13 +208,14 @@ mod tests {
 
     #[test]
     fn a_command_that_does_not_end_is_ended() {
-        let begun = Env::real().clock.monotonic();
+        let clock = Env::real().clock;
+        let begun = clock.monotonic();
         // What the shell has started holds the pipes, too.
         for command in ["sleep 600", "sleep 600; true", "sleep 600 & exit 0"] {
             let why = refused(command, Duration::from_millis(50), false);
             assert!(why.contains("has not ended") && why.contains("--key-command"), "{why}");
             refused(command, KEY_COMMAND_LIMIT, true);
         }
-        assert!(Env::real().clock.monotonic() - begun < KEY_COMMAND_LIMIT);
+        assert!(clock.monotonic() - begun < KEY_COMMAND_LIMIT);
     }
 }

@@ -144,13 +144,13 @@ fn is_let_in(node: &Process, password: &str) -> bool {
     answer.starts_with("HTTP/1.1 200")
 }
 
-/// A node of flags and variables alone, as in a container: each file that these name is read again.
 fn decrypted(key: &str, log: &str) -> String {
     let mut decrypt = Command::new(env!("CARGO_BIN_EXE_stave"));
     decrypt.args(["decrypt", "--text", "--encryption-key-file", key, log]);
     String::from_utf8(decrypt.output().expect("it runs").stdout).expect("text")
 }
 
+/// A node of flags and variables alone, as in a container: each file that these name is read again.
 #[test]
 fn files_that_flags_name_are_read_again() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -118,6 +118,7 @@ pub struct Ended {
 /// Runs a command and keeps what it prints. After `limit` it is killed; what it started by itself may live on.
 pub fn within(limit: Duration, command: &mut Command) -> Result<Ended> {
     let mut child = command
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

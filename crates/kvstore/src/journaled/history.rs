@@ -64,10 +64,11 @@ impl Journaled {
         let _filing = self.filing.lock();
         let unfiled = self.vb(vb);
         let _readers_wait = ReadersWait::begin(&unfiled);
+        // Before a file is removed: one that may be on record is not needed any more once a newer record is there.
+        self.settle_undecided()?;
         if unfiled.unfiled.lock().file_is_void {
             self.remove_void_file(vb, &unfiled)?;
         }
-        self.settle_undecided()?;
         // read once, as saves go on meanwhile
         let now = self.stored(vb, Vb::at_once)?;
         let high = now.as_ref().map(|now| now.high_seqno);

@@ -337,7 +337,10 @@ impl Movable {
 /// Fails while the disk has no room for the copy of a vBucket: what was moved before is given back in the background.
 fn check_room((env, dir): (&Env, &Path), ends: &Ends, vb: VbId) -> Result<(), Failure> {
     let Some(room) = env.disk.room(dir) else { return Ok(()) };
-    let takes = ends.from.store.usage(vb).map_or(0, |usage| usage.file_bytes);
+    let takes = match ends.from.store.usage(vb) {
+        Some(usage) => usage.file_bytes,
+        None => ends.from.store.counts(vb)?.file_bytes,
+    };
     let needed = takes.saturating_mul(2).saturating_add(STAYS_FREE);
     if room.free_bytes >= needed {
         return Ok(());

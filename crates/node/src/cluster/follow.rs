@@ -17,7 +17,7 @@ use super::founding::Founding;
 use super::life::Lease;
 use super::links_down::links_down;
 use super::node_secret::NodeSecrets;
-use super::progress::DocumentProgress;
+use super::progress::{DocumentProgress, Lost};
 use super::stores::StoreReports;
 use super::trouble::{Trouble, Troubles};
 use super::users::ClusterUsers;
@@ -156,7 +156,8 @@ impl Follower {
                 "the cluster's state is not followed; this is tried again and again"
             );
         }
-        self.progress.set_lost(Some(error.to_string()));
+        let is_of_store = matches!(error, ClusterError::Store(_));
+        self.progress.set_lost(Some(Lost { why: error.to_string(), is_of_store }));
     }
 
     fn found_again(&self, trouble: &mut Trouble) {

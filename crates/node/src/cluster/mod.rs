@@ -264,7 +264,19 @@ impl Cluster {
 
     /// Why the node does not follow the cluster's document now; `None` if it does.
     pub fn lost(&self) -> Option<String> {
-        self.progress.lost()
+        self.progress.lost().map(|lost| lost.why)
+    }
+
+    /// The same for everybody: it names neither the store's address nor the user that this node is there.
+    pub fn lost_for_all(&self) -> Option<String> {
+        let lost = self.progress.lost()?;
+        Some(match self.store_fault() {
+            _ if !lost.is_of_store => lost.why,
+            Some(fault) => {
+                format!("the coordination store does not let this node in: {fault}; the log says more")
+            }
+            None => "the coordination store does not answer this node".to_owned(),
+        })
     }
 
     /// What is wrong with this node's certificate or login at the coordination store, or with the store's certificate; a text

@@ -22,12 +22,21 @@ pub(super) struct DocumentProgress {
     removals: Mutex<Removals>,
 }
 
+/// Why the cluster's document is not followed.
+#[derive(Clone)]
+pub(super) struct Lost {
+    /// In words that may name the store's address and user.
+    pub(super) why: String,
+    /// Whether the coordination store is why.
+    pub(super) is_of_store: bool,
+}
+
 /// What was read and done.
 #[derive(Default)]
 pub(super) struct Followed {
     pub(super) view: Option<Arc<View>>,
     /// Why the document is not followed now.
-    lost: Option<String>,
+    lost: Option<Lost>,
     /// Why the node does not join.
     pub(super) outside: Option<String>,
     /// Whether it does not join since it has another user or password than the cluster.
@@ -137,12 +146,12 @@ impl DocumentProgress {
     }
 
     /// Why the node does not follow the cluster's document now; `None` if it does.
-    pub(super) fn lost(&self) -> Option<String> {
+    pub(super) fn lost(&self) -> Option<Lost> {
         self.followed.lock().lost.clone()
     }
 
-    pub(super) fn set_lost(&self, why: Option<String>) {
-        self.followed.lock().lost = why;
+    pub(super) fn set_lost(&self, lost: Option<Lost>) {
+        self.followed.lock().lost = lost;
     }
 
     /// Why the node does not join, which somebody has to decide about; `None` if it belongs to the cluster.

@@ -60,7 +60,7 @@ impl Cluster {
         }
         let reach = "see that the coordination store (etcd, as given by --join) runs and can be reached from this \
                      node; it serves again by itself then";
-        if let Some(why) = self.lost() {
+        if let Some(why) = self.lost_for_all() {
             return format!("it does not know how its cluster is: {why}; {reach}");
         }
         let Some(view) = self.view() else {

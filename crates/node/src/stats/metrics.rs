@@ -231,7 +231,7 @@ fn put_compactions(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
     let help = "Seconds for which a call of the disk has not ended, from 10 on; 0 while each ends.";
     let disk_s = |n: &Numbers| n.blocked.iter().filter(|one| one.call.is_some()).map(|one| one.for_s).max();
     page.each(buckets, "stave_disk_blocked_seconds", Gauge, help, |n| disk_s(n).unwrap_or(0))?;
-    let help = "Threads that have not gone on with a step for 30 s and wait for no disk.";
+    let help = "Threads that have not gone on with a step for two minutes (ten, while others of the bucket do) and are in no call of the disk.";
     let threads = |n: &Numbers| n.blocked.iter().filter(|one| one.call.is_none()).count();
     page.each(buckets, "stave_blocked_threads", Gauge, help, threads)
 }

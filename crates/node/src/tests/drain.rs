@@ -1,9 +1,20 @@
 //! A client that looks again and again whether all is written: `cbepctl drain`.
 
+use std::time::{Duration, Instant};
+
 use base::env::Env;
 use protocol::opcode;
 
 use super::{connect_as, each, feed, node_in, set, simple, users};
+
+/// Stops the flusher.
+struct Ends<'b>(&'b engine::Bucket);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.flushing().stop_flusher();
+    }
+}
 
 #[test]
 fn changes_do_not_gather_while_a_client_waits_until_all_is_written() {
@@ -23,8 +34,12 @@ fn changes_do_not_gather_while_a_client_waits_until_all_is_written() {
     assert!(!answers.is_empty());
     std::thread::scope(|scope| {
         scope.spawn(|| bucket.flushing().run_flusher());
+        // Also if the test fails.
+        let _ends = Ends(&bucket);
         assert_eq!(queue_size(), b"1", "who asks once moves nothing");
-        while queue_size() != b"0" {}
-        bucket.flushing().stop_flusher();
+        let begun = Instant::now();
+        while queue_size() != b"0" {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is never written");
+        }
     });
 }

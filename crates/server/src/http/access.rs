@@ -83,7 +83,7 @@ pub(super) async fn check(
     let caller = match authenticate(&shared, uri, headers, peer, by.certified.as_deref()).await {
         Ok(caller) => caller,
         Err(response) => {
-            login_refused(&shared, &request, ends, &response);
+            login_refused(&shared, &request, by.certified.as_deref(), ends, &response);
             return *response;
         }
     };
@@ -146,20 +146,25 @@ async fn handled_without_user(request: Request, next: Next) -> Response {
 }
 
 /// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
-/// failed.
-pub(super) fn login_refused(shared: &Shared, request: &Request, ends: Ends, refused: &Response) {
+/// failed. `certified`: the user whom the client's certificate names, where it was asked.
+pub(super) fn login_refused(
+    shared: &Shared,
+    request: &Request,
+    certified: Option<&str>,
+    ends: Ends,
+    refused: &Response,
+) {
     if refused.extensions().get::<NotJudged>().is_some() {
         return;
     }
     let status = refused.status();
-    let certified = connections::by(request).certified;
     if let Some(name) = certified.filter(|_| names_nobody(request.headers())) {
         let why = match status {
-            StatusCode::UNAUTHORIZED => why_uncertified(&name),
+            StatusCode::UNAUTHORIZED => why_uncertified(name),
             _ => "the user that the client's certificate names is not let in now",
         };
         // The log has it: see `Events::unknown_certified`.
-        return certificate_refused(shared, &name, ends, request.uri(), (status, why));
+        return certificate_refused(shared, name, ends, request.uri(), (status, why));
     }
     let Some(name) = claimed_name(request.headers()) else { return };
     let (user, status_code) = (name.as_bytes(), status.as_str());

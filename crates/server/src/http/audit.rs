@@ -373,7 +373,10 @@ fn roles(text: &str) -> Vec<String> {
     grants.iter().map(Grant::to_string).collect()
 }
 
-/// What a declaration says of each source, but for the password.
+/// The most sources of a declaration that a record names.
+const MOST_SOURCES: usize = 64;
+
+/// What a declaration says of each of its first sources, but for the password.
 fn sources(sent: &str) -> Vec<Value> {
     let all: Vec<Map<String, Value>> = serde_json::from_str(sent).unwrap_or_default();
     let kept = |(name, value): &(String, Value)| {
@@ -383,7 +386,10 @@ fn sources(sent: &str) -> Vec<Value> {
         let told = text(value.as_str().unwrap_or_default().as_bytes());
         (name, Value::from(told))
     };
-    all.into_iter().map(|source| source.into_iter().filter(kept).map(short).collect()).collect()
+    all.into_iter()
+        .take(MOST_SOURCES)
+        .map(|source| source.into_iter().filter(kept).map(short).collect())
+        .collect()
 }
 
 fn props(sent: &[(String, String)]) -> Value {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::node::audit::events::AuditEvent;
 use ::node::login_throttle::Attempt;
+use ::node::node_login::LOGIN_PREFIX;
 use ::node::password_check::{self, Checked};
 use ::node::stale_users;
 use ::node::user::{Derivation, PasswordCheck, User};
@@ -75,7 +76,10 @@ pub(super) async fn authenticate(
             }
             let_in(shared, uri, user)
         }
-        (Checked::Wrong, attempt) if is_early => Err(wrong_or_not_read(shared, &name, attempt)),
+        // Names of nodes are no user's, whatever is read later.
+        (Checked::Wrong, attempt) if is_early && !name.starts_with(LOGIN_PREFIX) => {
+            Err(wrong_or_not_read(shared, &name, attempt))
+        }
         (Checked::Wrong, _) => Err(refused()),
         (Checked::NoRoom, attempt) => {
             if let Some(attempt) = attempt {

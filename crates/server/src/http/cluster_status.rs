@@ -355,13 +355,8 @@ fn of_lost(state: &Document, bucket: &str) -> Option<String> {
 /// that were failed over, and vBuckets with too few copies, whose documents are lost with the next node that is lost.
 pub(super) fn misses(shared: &Shared) -> Vec<String> {
     let Some((cluster, view)) = view_of(shared) else { return Vec::new() };
-    // This address asks for no password, so the line does not name the store's endpoints.
-    let lost = cluster.lost().map(|_| match cluster.store_fault() {
-        Some(fault) => {
-            format!("the coordination store does not let this node in: {fault}; the log says more")
-        }
-        None => "the coordination store does not answer this node".to_owned(),
-    });
+    // This address asks for no password.
+    let lost = cluster.lost_for_all();
     let unserved = view.state.buckets.iter().filter_map(|(name, bucket)| {
         let unserved = view.unserved(bucket);
         (unserved > 0).then(|| {

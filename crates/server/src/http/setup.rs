@@ -111,7 +111,7 @@ pub(super) async fn administrator(State(shared): State<Shared>, request: Request
             refused(Errors::from([("username".to_owned(), what)]))
         }
         Err(response) => {
-            login_refused(&shared, &request, connections::ends(&request), &response);
+            login_refused(&shared, &request, None, connections::ends(&request), &response);
             *response
         }
     }

@@ -368,7 +368,12 @@ fn before(
     };
     let manifest = &chain.newest().manifest;
     if flags.users && manifest.users.is_none() {
-        bail!("backup {} has no users: it was made without --users", manifest.id);
+        let with_users =
+            chain.0.iter().map(|backup| &backup.manifest).find(|earlier| earlier.users.is_some());
+        let hint = with_users.map_or(String::new(), |earlier| {
+            format!("; {}, from which it goes on, has them: --id {}", earlier.id, earlier.id)
+        });
+        bail!("backup {} has no users: it was made without --users{hint}", manifest.id);
     }
     if flags.create_bucket {
         create_bucket(env, http, target, &manifest.settings)?;

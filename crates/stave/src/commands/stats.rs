@@ -193,7 +193,8 @@ fn asked(group: &[String]) -> String {
 fn table_of(group: &[String], figures: &[(String, String)]) -> String {
     match asked(group).as_str() {
         _ if !figures.is_empty() => table::render(figures),
-        "reset" => "reset: done\n".to_owned(),
+        "" => "all: none now\n".to_owned(),
+        group if group == "reset" || group.starts_with("reset ") => format!("{group}: done\n"),
         group => format!("{group}: none now\n"),
     }
 }

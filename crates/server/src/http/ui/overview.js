@@ -47,9 +47,9 @@ export function together(of, everyS) {
   if (!told.length) return [];
   const first = (node) => node.samples[0].at_s, last = (node) => node.samples[node.samples.length - 1].at_s;
   const slot = (at) => Math.round(at / everyS) * everyS;
-  // What a node that answers has not told yet is waited for.
-  const live = told.filter((node) => !node.gone);
-  const end = live.length ? Math.min(...live.map(last)) : Math.max(...told.map(last));
+  // What a node that answers has not told yet is waited for, but not for long: its clock may be behind.
+  const live = told.filter((node) => !node.gone), newest = Math.max(...(live.length ? live : told).map(last));
+  const end = live.length ? Math.max(Math.min(...live.map(last)), newest - 3 * everyS) : newest;
   const places = told.map(() => 0), rows = [];
   for (let at = slot(Math.max(end - HOUR, Math.min(...told.map(first)))); at <= slot(end); at += everyS) {
     const sum = { at, gap: false, nodes: 0, gets: 0, stores: 0, deletes: 0, misses: 0, fetched: 0, written: 0, documents: 0, used: 0, quota: 0, queue: 0, p50: 0, p99: 0, p999: 0, get: NaN, set: NaN, durable: NaN };

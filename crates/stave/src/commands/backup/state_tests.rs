@@ -141,7 +141,12 @@ fn users_are_for_a_full_administrator_and_for_backups_that_have_them() {
     stave(&server, &["backup", "--to", dir, "--bucket", "travel"]).expect("a backup");
     let said =
         stave(&server, &["restore", "--from", dir, "--bucket", "travel", "--users"]).expect_err("no users");
-    assert!(said.contains("was made without --users"), "{said}");
+    assert!(said.ends_with("was made without --users"), "{said}");
+    stave(&server, &["backup", "--to", dir, "--bucket", "travel", "--users"]).expect("one with users");
+    stave(&server, &["backup", "--to", dir, "--bucket", "travel"]).expect("one that goes on from it");
+    let said =
+        stave(&server, &["restore", "--from", dir, "--bucket", "travel", "--users"]).expect_err("no users");
+    assert!(said.contains("from which it goes on, has them: --id "), "{said}");
     server.stop();
 }
 

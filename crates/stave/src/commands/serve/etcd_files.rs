@@ -59,7 +59,7 @@ impl EtcdFiles {
 
     /// Goes by what a configuration that was read again says. Whether that is something else than before.
     pub(super) fn change(&self, names: EtcdNames, texts: EtcdTexts) -> anyhow::Result<bool> {
-        self.shared.take(names, texts)
+        self.shared.take(names, texts, false)
     }
 }
 
@@ -68,9 +68,14 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, names: EtcdNames, texts: EtcdTexts) -> anyhow::Result<bool> {
+    /// `is_looked_at`: the names are those that the node went by when it began to read, and by now the configuration may name
+    /// others, of which these texts are not.
+    fn take(&self, names: EtcdNames, texts: EtcdTexts, is_looked_at: bool) -> anyhow::Result<bool> {
         let access = texts.access()?;
         let mut known = self.known();
+        if is_looked_at && known.names != names {
+            return Ok(false);
+        }
         let is_other = known.texts != texts;
         if is_other {
             self.store.change_access(access);
@@ -87,24 +92,20 @@ impl Shared {
         }
         // Without the lock: a disk may not answer.
         let read = names.read(&self.env);
-        if self.known().names != names {
-            // The configuration names others by now.
-            return;
-        }
-        match read.and_then(|texts| self.take(names, texts)) {
+        match read.and_then(|texts| self.take(names.clone(), texts, true)) {
             Ok(true) => tracing::info!(
                 event = "etcd_files_changed",
                 "the files of etcd-ca, etcd-cert, etcd-key or etcd-password-file have changed: requests to the coordination \
                  store are made with them"
             ),
             Ok(false) => {}
-            Err(error) => self.tell(format!("{error:#}")),
+            Err(error) => self.tell(&names, format!("{error:#}")),
         }
     }
 
-    fn tell(&self, error: String) {
+    fn tell(&self, names: &EtcdNames, error: String) {
         let mut known = self.known();
-        if known.told != error {
+        if known.names == *names && known.told != error {
             tracing::error!(
                 event = "etcd_files_unusable",
                 error,
@@ -164,8 +165,19 @@ mod tests {
         std::fs::write(file("ca.pem"), "no certificate").expect("written");
         let names = EtcdNames::of(&named(Some("ca.pem"))).expect("they go together");
         let texts = names.read(&env).expect("they are there");
-        assert!(shared.take(names, texts).is_err() && is_known("second"));
+        assert!(shared.take(names.clone(), texts.clone(), false).is_err() && is_known("second"));
         shared.look();
         assert!(is_known("third") && shared.known().told.is_empty());
+        // A look at files that the configuration names no more changes nothing.
+        let before = EtcdNames::of(&named(None)).expect("they go together");
+        std::fs::write(file("password"), "fourth\n").expect("written");
+        let texts = before.read(&env).expect("it is there");
+        let mut others = named(None);
+        others.etcd_user = Some("another".to_owned());
+        let others = EtcdNames::of(&others).expect("they go together");
+        let of_others = others.read(&env).expect("it is there");
+        assert!(shared.take(others, of_others, false).expect("they are sound"));
+        std::fs::write(file("password"), "fifth\n").expect("written");
+        assert!(!shared.take(before, texts, true).expect("they are sound") && is_known("fourth"));
     }
 }

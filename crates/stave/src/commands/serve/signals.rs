@@ -163,10 +163,12 @@ impl Again<'_> {
         self.log.hand_over_keys(server.node());
         let FollowedLog { levels: log, taken } = log;
         let mut beside = Reloaded { taken, ..Reloaded::default() };
-        if setup.join.is_some() && self.join.is_some() && setup.join != self.join {
-            beside.waiting.push("join".to_owned());
+        let is_another = setup.join.is_some() && self.join.is_some() && setup.join != self.join;
+        if is_another {
+            beside.waiting.push("join, and what etcd is shown there".to_owned());
         }
-        if let Some(files) = &self.etcd {
+        // The etcd that this node goes on with is not shown what is for another one.
+        if let Some(files) = self.etcd.as_ref().filter(|_| !is_another) {
             let what = "etcd-user, etcd-password-file, etcd-ca, etcd-cert, etcd-key";
             let (names, texts) = setup.etcd;
             match files.change(names, texts) {
