@@ -1,7 +1,5 @@
 //! A client that looks again and again whether all is written: `cbepctl drain`.
 
-use std::time::{Duration, Instant};
-
 use base::env::Env;
 use protocol::opcode;
 
@@ -37,9 +35,6 @@ fn changes_do_not_gather_while_a_client_waits_until_all_is_written() {
         // Also if the test fails.
         let _ends = Ends(&bucket);
         assert_eq!(queue_size(), b"1", "who asks once moves nothing");
-        let begun = Instant::now();
-        while queue_size() != b"0" {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is never written");
-        }
+        assert!((0..1_000_000).any(|_| queue_size() == b"0"), "it is never written");
     });
 }

@@ -111,10 +111,7 @@ fn what_was_waited_for_is_said() {
     });
     let client = world.open(0);
     world.change(|map| map.servers.swap(0, 1));
-    let mut client = Cluster {
-        target: Target { patience: Patience(PATIENT), ..client.target },
-        ..client
-    };
+    let mut client = Cluster { target: Target { patience: Patience(PATIENT), ..client.target }, ..client };
     let text = said(client.get(b"k"));
     assert!(
         text.contains("answers NOT_MY_VBUCKET")
