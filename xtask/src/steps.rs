@@ -62,7 +62,7 @@ pub fn within<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
         }
     });
     let result = run();
-    // Whoever waits for it has given up otherwise, and the process with it.
+    // The thread that waits ends the process otherwise.
     drop(ended);
     result
 }

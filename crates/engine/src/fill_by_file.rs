@@ -27,7 +27,7 @@ const DOCUMENTS: u64 = 0;
 const BY_FILE: u64 = 1;
 /// What an item takes in memory beside its version: its share of a table that is about to grow.
 const SLOT_BYTES: u64 = 16;
-/// The keys of so many items of a file are measured; the others are taken for as long as these on average.
+/// Items of a file whose keys are measured; the others are taken for as long as these on average.
 const MEASURED_ITEMS: u64 = 4096;
 
 /// Why a vBucket does not take a file.

@@ -60,7 +60,7 @@ struct Queue {
     /// Whether the last group was an urgent one.
     was_urgent: bool,
     stopping: bool,
-    /// Until then nothing gathers, on the monotonic clock: somebody waits until all is written.
+    /// Until then nothing gathers, on the monotonic clock: a client waits until all is written.
     drained_until: Duration,
     /// Somebody asked for nothing to be written.
     is_held: bool,
@@ -180,7 +180,7 @@ impl FlushQueue {
         }
     }
 
-    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    /// The same, for a caller that holds the vBucket's lock. Whether the flusher is to be woken when that is released.
     #[must_use]
     pub(crate) fn note(&self, vb: VbId, now: Duration) -> bool {
         let mut queue = self.queue.lock();
@@ -195,7 +195,7 @@ impl FlushQueue {
         }
     }
 
-    /// The same, for those who hold the vBucket's lock. Whether the flusher is to be woken when that is released.
+    /// The same, for a caller that holds the vBucket's lock. Whether the flusher is to be woken when that is released.
     #[must_use]
     pub(crate) fn note_urgent(&self, vb: VbId) -> bool {
         let mut queue = self.queue.lock();
@@ -248,7 +248,7 @@ impl FlushQueue {
         self.is_hurried.store(false, Ordering::Relaxed);
     }
 
-    /// Somebody waits until all is written: for [`DRAINED_FOR`] from now on nothing gathers.
+    /// A client waits until all is written: for [`DRAINED_FOR`] from now on nothing gathers.
     pub(crate) fn drain(&self, now: Duration) {
         self.queue.lock().drained_until = now + DRAINED_FOR;
         self.wake.notify_one();

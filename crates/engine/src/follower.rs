@@ -29,7 +29,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower of so many vBuckets. `wake` is called from any thread, under no vBucket's lock, when something was
+    /// A follower of this number of vBuckets. `wake` is called from any thread, under no vBucket's lock, when something was
     /// marked for the first time since the last look: it must be short.
     pub fn new(vbuckets: u16, wake: impl Fn() + Send + Sync + 'static) -> Arc<Follower> {
         let words = (0..usize::from(vbuckets).div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();

@@ -119,7 +119,7 @@ impl Keeper {
         }
     }
 
-    /// Makes a chore due at a monotonic time, if it is not due before; for those who hold a vBucket's lock. Whether the
+    /// Makes a chore due at a monotonic time, if it is not due before; for a caller that holds a vBucket's lock. Whether the
     /// keeper is to be woken when that is released.
     #[must_use]
     pub(crate) fn note(&self, chore: ChoreId, at_ns: u64) -> bool {

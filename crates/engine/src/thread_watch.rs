@@ -4,7 +4,7 @@
 //! does not end, that call is told and not the threads that wait for the thread which made it. A thread that waits for one
 //! that works on has ten minutes.
 //!
-//! Who looks finds the marks of the steps ([`StepMarks`](base::env::StepMarks)) as they are, and how long they have been the
+//! A look finds the marks of the steps ([`StepMarks`](base::env::StepMarks)) as they are, and how long they have been the
 //! same at the looks before; a thread that waits for work is in no step.
 
 use std::sync::atomic::AtomicBool;
@@ -160,7 +160,7 @@ mod tests {
                 marked(DiskCall::Write, || ());
                 assert_eq!(world.pass(600, 0), [("fetcher", None, 600)]);
             });
-            assert_eq!(world.pass(605, 0), [("fetcher", None, 605)], "and nobody works any more");
+            assert_eq!(world.pass(605, 0), [("fetcher", None, 605)], "and no other thread works any more");
         });
     }
 

@@ -35,18 +35,18 @@ pub(crate) fn assert_unlocked() {
     assert_eq!(HELD.get(), 0, "no thread is woken under the lock of a vBucket");
 }
 
-/// Wakes whoever waits for news of this; its state was changed before.
+/// Something that a thread waits for; its state was changed before.
 pub(crate) trait Ring: Send + Sync {
-    /// Wakes. Not to be called under a vBucket's lock.
+    /// Wakes the thread. Not to be called under a vBucket's lock.
     fn ring(&self);
 }
 
-/// Who is to be woken. Dropping it wakes them, in the order in which they were noted.
+/// The threads to wake. Dropping it wakes them, in the order in which they were added.
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<Arc<dyn Ring>>);
 
 impl Wakes {
-    /// Has somebody woken.
+    /// Adds a thread to wake.
     pub(crate) fn add(&mut self, woken: Arc<dyn Ring>) {
         self.0.push(woken);
     }

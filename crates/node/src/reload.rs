@@ -86,8 +86,8 @@ pub fn record_refused(node: &Node) {
     record(node, &Reloaded { refused, ..Reloaded::default() });
 }
 
-/// Why the wrapping keys of `new` cannot be taken: the one in use is not among them. A start would refuse them, too. Whoever
-/// put a wrong file into the place of the right one would have everything wrapped with a key that is nowhere else.
+/// Why the wrapping keys of `new` cannot be taken: the one in use is not among them. A start would refuse them, too. With
+/// a wrong file in the place of the right one, everything would be wrapped with a key that is nowhere else.
 pub fn why_not_keys(present: &Config, new: &Config) -> Option<String> {
     let (before, after) = (present.encryption.as_ref()?, new.encryption.as_ref()?);
     let (first, given) = (before.first(), after.shown());

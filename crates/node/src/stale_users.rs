@@ -8,7 +8,7 @@ use crate::user_data::UserData;
 pub const USERS_MAY_HAVE_CHANGED: &str = "This node does not reach the coordination store and serves nothing, and its \
                                           users may have changed: log in at another node, or try again";
 
-/// What is told to a user whom a member does not find, before it has read the users of its cluster (record 0221).
+/// The answer to a login as an unknown user, before a member has read the users of its cluster (record 0221).
 pub const USERS_NOT_READ: &str = "This node has not read the users of its cluster since it was started: try again, \
                                   or log in at another node";
 

@@ -355,12 +355,12 @@ fn a_member_that_has_not_read_the_users_calls_no_password_wrong() {
     for password in ["password", "wrong"].into_iter().cycle().take(60) {
         assert_eq!(log_in(&second.server, password).1, Status::Etmpfail, "{password}");
     }
-    assert_eq!((over_http("ann"), over_http("nobody"), over_http("Administrator")), (503, 503, 200));
+    assert_eq!((over_http("ann"), over_http("unknown"), over_http("Administrator")), (503, 503, 200));
     let records = std::fs::read_to_string(folders[1].path().join("audit/audit.log")).expect("it is written");
-    assert!(!records.contains("\"ann\"") && !records.contains("\"nobody\""), "{records}");
+    assert!(!records.contains("\"ann\"") && !records.contains("\"unknown\""), "{records}");
     ways[1].denies_users.store(false, Ordering::SeqCst);
     soon("ann is let in", || log_in(&second.server, "password").1 == Status::Success);
-    assert_eq!((log_in(&second.server, "wrong").1, over_http("nobody")), (Status::AuthError, 401));
+    assert_eq!((log_in(&second.server, "wrong").1, over_http("unknown")), (Status::AuthError, 401));
     [second, first].into_iter().for_each(Member::stop);
 }
 
@@ -386,7 +386,7 @@ fn nodes_put_back_what_a_restored_store_has_lost() {
         entries.contains_key("user/bob") && !entries.contains_key("user/ann")
     });
     for at in 0..2 {
-        assert_eq!(nodes.names(at), ["bob"], "nobody ever saw the older users");
+        assert_eq!(nodes.names(at), ["bob"], "no node ever saw the older users");
         assert_eq!(log_in(nodes.on(at), "password").1, Status::AuthError);
     }
     nodes.put(1, ANN, "password=password");

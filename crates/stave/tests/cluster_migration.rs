@@ -120,7 +120,7 @@ fn is_in(now: &Value, store: &str) -> bool {
     is_over(now) && now["storageBackend"] == store
 }
 
-/// Moves the bucket, as somebody asks at `asked`, and kills `of_three` while its copies are on the way: where they have
+/// Moves the bucket, by a command at one of `asked`, and kills `of_three` while its copies are on the way: where they have
 /// arrived before it was killed, the bucket moves once more. The process that asked, and the store it moves to.
 fn killed_in_the_middle(
     asked: [&Process; 2],

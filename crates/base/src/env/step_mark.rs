@@ -1,7 +1,7 @@
-//! What a thread does in a step of its work, for those who look whether it stands still.
+//! What a thread does in a step of its work, for the watch that finds blocked threads.
 //!
 //! A mark is a number that its thread alone writes: it changes when a step begins or ends, and at both ends of each call of
-//! the disk in it. Who finds the same number for a while knows that the thread has done none of that meanwhile, and whether
+//! the disk in it. A watch that finds the same number for a while knows that the thread has done none of that meanwhile, and whether
 //! it waits for the disk. No clock is read, and a thread without a step pays nothing but the look that it has none.
 
 use std::cell::RefCell;
@@ -100,7 +100,7 @@ thread_local! {
     static PRESENT: RefCell<Option<Arc<StepMark>>> = const { RefCell::new(None) };
 }
 
-/// So many threads run steps of one task at the same time; further ones have no mark.
+/// Threads that run steps of one task at the same time; further ones have no mark.
 const MARKS: usize = 4;
 
 /// The marks of the threads that run steps of one task.

@@ -401,7 +401,7 @@ impl Consumer {
         u64::from(self.config.buffer_bytes) + (HEADER_BYTES + MAX_FRAME_BODY_BYTES) as u64
     }
 
-    /// Says that bytes are worked on if they are at least so many.
+    /// Acknowledges the bytes that are worked on, if they are at least `least`.
     fn acknowledge(&mut self, least: u64, out: &mut Vec<u8>) {
         if self.applied_bytes < least.max(1) {
             return;

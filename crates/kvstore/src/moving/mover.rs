@@ -222,7 +222,7 @@ impl Movable {
             Err(CopyFailure::Unread(failure) | CopyFailure::Unwritten(failure)) => Err(failure),
         };
         if let Err(failure) = done {
-            // What is copied in part takes room that somebody else may need more.
+            // A part of a copy takes room that changes of clients need more.
             if failure.is_of_one_file() || failure.is_disk_full() {
                 self.give_up_copy(plan);
             }
@@ -264,7 +264,7 @@ impl Movable {
         drop(snapshot);
         let stored = ends.from.store.stored_vbucket(vb)?.ok_or(Failure::NoVbucket { vb })?;
         if stored.high_seqno.0.saturating_add(1) < copying.next.0 {
-            // It went back without a word: nothing may be put in its place that is newer than it.
+            // The vBucket went back, and the mark of changes does not say so: the copy is newer than it.
             self.give_up_copy(plan);
             return Ok(());
         }

@@ -301,12 +301,12 @@ fn is_early(node: &Node, name: &[u8]) -> bool {
         && !node.accounts().users().has_nodes()
 }
 
-/// Whether this member has not read the users of its cluster, of whom this may be one. Nodes are none of them.
+/// Whether this may be a user of the cluster, whose users this member has not read. Nodes are none of them.
 fn awaits_users(node: &Node, name: &[u8]) -> bool {
     node.accounts().awaits_users() && !name.starts_with(LOGIN_PREFIX.as_bytes())
 }
 
-/// The password is not that of a user whom this node knows. Before it has read the users of its cluster, this says nothing of
+/// The password is not that of a user known here. Before this node has read the users of its cluster, this says nothing of
 /// others than those of the configuration. All of them are answered alike, so that a stranger does not learn who is in the
 /// configuration (record 0202).
 fn wrong(ctx: &mut Context<'_>, name: &[u8], attempt: Option<Attempt>, is_early: bool) -> Outcome {

@@ -47,7 +47,7 @@ pub(super) struct ToldTimes {
 }
 
 impl ToldTimes {
-    /// Tells a command that had so many requests, of which these were measured. Nothing is told before one was measured.
+    /// Tells a command that had `requests`, of which `measured` were measured. Nothing is told before one was measured.
     pub(super) fn tell(&mut self, measured: &HistogramCounts, requests: u64) -> ToldHistogram {
         let now = ToldHistogram::of(measured);
         // A request is counted before it is measured, by another thread than this one.
@@ -61,7 +61,7 @@ impl ToldTimes {
         ToldHistogram { below: self.below.each_ref().map(whole), total: self.requests, sum_ns: self.sum_ns }
     }
 
-    /// So many more requests, in proportions of what was measured.
+    /// Adds `new` requests, in the proportions of what was measured.
     fn add(&mut self, requests: u64, now: &ToldHistogram) {
         let before = if now.total > self.measured.total { self.measured } else { ToldHistogram::default() };
         let share = requests as f64 / (now.total - before.total) as f64;

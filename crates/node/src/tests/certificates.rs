@@ -128,7 +128,7 @@ fn a_policy_that_keeps_users_out_is_taken_back_on_a_full_disk() {
     assert_eq!(select(&mut connection), Status::Success);
 }
 
-/// Certificates of users whom the member does not know yet wait as well.
+/// Certificates of users that the member has not read yet wait as well.
 #[test]
 fn a_certificate_waits_until_the_users_of_the_cluster_are_read() {
     let (node, _sim) = cut_off();

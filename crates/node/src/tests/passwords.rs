@@ -207,7 +207,7 @@ fn log_in_by(connection: &mut Connection, name: &str, password: &str) -> Vec<Sta
     heard
 }
 
-/// Strangers behind the address of another node do not keep it out of one that was just started and knows nobody; neither do
+/// Strangers behind the address of another node do not keep it out of one that was just started and has seen no login; neither do
 /// guesses at the nodes' secret, which keep no user out either.
 #[test]
 fn no_guesses_keep_another_node_out() {

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::answers::{bucket_down, no_such_bucket};
 use super::audit::{AuditedRoute, cannot_be_recorded, certificate_refused, refused_to};
-use super::basic_auth::{Caller, NotJudged, authenticate, claimed_name, is_way_out, names_nobody};
+use super::basic_auth::{Caller, NotJudged, authenticate, claimed_name, is_way_out, names_no_user};
 use super::connections;
 use super::node_key::{NodeRequest, Proof};
 use super::rights::{lacks, lacks_roles, require_cluster_admin};
@@ -146,7 +146,7 @@ async fn handled_without_user(request: Request, next: Next) -> Response {
 }
 
 /// Logs and records that the user of a request could not log in, also one who has to try again because too many logins
-/// failed. `certified`: the user whom the client's certificate names, where it was asked.
+/// failed. `certified`: the user that the client's certificate names, where it was asked.
 pub(super) fn login_refused(
     shared: &Shared,
     request: &Request,
@@ -158,7 +158,7 @@ pub(super) fn login_refused(
         return;
     }
     let status = refused.status();
-    if let Some(name) = certified.filter(|_| names_nobody(request.headers())) {
+    if let Some(name) = certified.filter(|_| names_no_user(request.headers())) {
         let why = match status {
             StatusCode::UNAUTHORIZED => why_uncertified(name),
             _ => "the user that the client's certificate names is not let in now",

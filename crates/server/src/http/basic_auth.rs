@@ -44,7 +44,7 @@ pub(super) async fn authenticate(
     }
     // Before the users are looked at: they may be read meanwhile.
     let is_early = shared.node.accounts().awaits_users();
-    if let Some(name) = certified.filter(|_| names_nobody(headers)) {
+    if let Some(name) = certified.filter(|_| names_no_user(headers)) {
         let user = shared.node.accounts().users().get(name.as_bytes()).cloned();
         let user = user.filter(|_| !name.is_empty());
         let user = user.ok_or_else(|| match is_early && !name.is_empty() {
@@ -90,11 +90,11 @@ pub(super) async fn authenticate(
     }
 }
 
-/// Marks an answer to a user of whom this node knows nothing yet: it is no failed login.
+/// Marks an answer to a user that this node has not read yet: it is no failed login.
 #[derive(Clone, Copy)]
 pub(super) struct NotJudged;
 
-/// The password is not that of a user whom this member knows, which has not read the users of its cluster. Those of the
+/// The password is not that of a user known to this member, which has not read the users of its cluster. Those of the
 /// configuration are answered alike, so that a stranger does not learn who is in it (records 0202 and 0221).
 fn wrong_or_not_read(shared: &Shared, name: &str, attempt: Option<Attempt>) -> Box<Response> {
     if shared.node.accounts().users().is_configured(name) {
@@ -113,7 +113,7 @@ fn not_read() -> Box<Response> {
 }
 
 /// Whether a request has no name and no password. SDKs send both empty where their users have certificates.
-pub(super) fn names_nobody(headers: &HeaderMap) -> bool {
+pub(super) fn names_no_user(headers: &HeaderMap) -> bool {
     let is_empty = |(name, password): (String, String)| name.is_empty() && password.is_empty();
     !headers.contains_key(header::AUTHORIZATION) || credentials(headers).is_some_and(is_empty)
 }

@@ -28,7 +28,7 @@ type IsOwn = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub struct Listens {
     is_loopback: bool,
     is_own: Option<IsOwn>,
-    /// How it can get a name that a browser may use, to be told to those who come by another one.
+    /// How it can get a name that a browser may use, to be told to browsers that use another one.
     naming: &'static str,
 }
 

@@ -252,7 +252,7 @@ fn cannot_be(shared: &Shared, by: &By, (present, clients): (&Value, &ClientCerti
     let Some(name) = by.certified.as_deref().filter(|name| !name.is_empty()) else {
         return Some(
             "HTTP without TLS is off (--http off), and you have shown no certificate that stands for a user, without which \
-             nobody is let in any more: set enable first, and ask for mandatory with such a certificate"
+             no user is let in any more: set enable first, and ask for mandatory with such a certificate"
                 .to_owned(),
         );
     };

@@ -81,7 +81,7 @@ pub fn actives(asked: &impl Reach) -> Vec<Option<SocketAddr>> {
     map["vBucketMap"].as_array().expect("rows").iter().map(server).collect()
 }
 
-/// Waits until so many members are there and a node finds all of them healthy.
+/// Waits until a node finds this number of members, all of them healthy.
 pub fn all_are_up(asked: &impl Reach, members: usize) {
     let begun = Instant::now();
     loop {

@@ -133,7 +133,7 @@ impl SimDisk {
         self.lock().plan.clear();
     }
 
-    /// What it says of its room from now on, whatever is written: so many bytes are free. Nothing at first.
+    /// Sets the free bytes that it reports from now on, whatever is written. It reports none at first.
     pub fn set_free(&self, bytes: u64) {
         self.lock().free_bytes = Some(bytes);
     }

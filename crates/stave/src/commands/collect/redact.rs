@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nobody_stays() {
+    fn what_names_no_user_stays() {
         let text = "# HELP stave_items Documents.\nstave_items{bucket=\"default\"} 5\n";
         assert_eq!(redaction().text(text), text);
         let line = "INFO started version=0.1.0 peer=127.0.0.1:4000\n";

@@ -118,7 +118,7 @@ impl Again<'_> {
         let (mut names, is_cancelled) = (self.names.clone(), Arc::clone(&cancelled));
         let read = move || {
             let setup = Setup::read(&env, flags, descriptors, &mut names, &is_cancelled);
-            // If nobody waits for it any more, the node stops.
+            // If it is not waited for any more, the node stops.
             let _ = done.send((setup.map_err(|error| format!("{error:#}")), names));
         };
         let mut is_asked_again = false;
