@@ -561,6 +561,11 @@ fn looks() -> Vec<Told> {
         settle(&mut observer);
         looks.push(look(&mut observer));
     }
+    // It comes once a second, and takes locks where checkpoints are kept.
+    let recovered = ("locks".to_owned(), "checkpoint_recovery_ns_N,N".to_owned());
+    while !looks.last().is_some_and(|last| last.contains_key(&recovered)) {
+        looks.push(look(&mut observer));
+    }
     server.stop().expect("a clean stop");
     looks
 }
