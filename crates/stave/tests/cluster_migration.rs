@@ -17,7 +17,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use members::{Follower, PATIENCE, Place, VBUCKETS, World, all_are_up, fill, place, post, run, said, stave};
+use members::{
+    Follower, PATIENCE, Place, VBUCKETS, World, all_are_up, fill, place, post, run, run_between_failovers,
+    said, stave,
+};
 use process::Process;
 use protocol::{RequestParts, Status, opcode};
 use rustix::process::Signal;
@@ -209,14 +212,14 @@ fn all_members_move_a_bucket_while_it_is_written_to() {
     assert!(!is_over(&json(&a, MIGRATION)));
     c.signal(Signal::CONT);
     all_are_up(&a, 4);
-    run(&a, &["cluster", "rebalance"]);
+    run_between_failovers(&a, &["cluster", "rebalance"]);
     until(&a, &writers, is_over);
     are_in(&[&a, &b, &c, &d], other);
     let told = writers.end();
     check(place(&a), &told, "moved");
     // What the replicas have is the same: they take over from a node that is gone.
     drop(c);
-    run(&a, &["cluster", "failover", "n_3"]);
+    run_between_failovers(&a, &["cluster", "failover", "n_3"]);
     check(place(&a), &told, "failed over");
 }
 

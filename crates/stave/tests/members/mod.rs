@@ -60,6 +60,20 @@ pub fn run(asked: &impl Reach, words: &[&str]) -> String {
     said(stave(asked, words).spawn().expect("the binary is there"))
 }
 
+/// The same where a member stood still or was away: as it comes back the cluster may choose active copies, at any moment,
+/// and refuses what changes the members until that is over.
+pub fn run_between_failovers(asked: &impl Reach, words: &[&str]) -> String {
+    let begun = Instant::now();
+    loop {
+        let output = stave(asked, words).output().expect("the binary is there");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            return String::from_utf8(output.stdout).expect("text");
+        }
+        assert!(told.contains("a failover is under way") && begun.elapsed() < PATIENCE, "{told}");
+    }
+}
+
 pub fn said(child: Child) -> String {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
