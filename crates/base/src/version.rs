@@ -605,10 +605,10 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the processor to bring all of something closer, or its first kilobyte.
+/// Asks the processor to bring all of something closer, or its first 1,536 bytes.
 #[inline]
 pub fn prefetch_all<T>(it: *const T) {
-    for at in (0..size_of::<T>().min(1024)).step_by(64) {
+    for at in (0..size_of::<T>().min(1536)).step_by(64) {
         prefetch(it.cast::<u8>().wrapping_add(at));
     }
 }

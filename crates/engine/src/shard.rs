@@ -25,41 +25,47 @@ pub struct ReplicaStream {
 }
 
 /// A vBucket and what the engine keeps under the same lock.
+///
+/// In memory the fields lie in this order: what each operation touches in front, so that few lines of the cache hold it, and
+/// so that [`VBuckets::prefetch`](crate::vbuckets::VBuckets::prefetch) asks for it.
+#[repr(C)]
 pub(crate) struct Shard {
-    pub(crate) vb: VBucket,
-    /// False once it was deleted, until somebody sets its state again.
+    /// False once it was deleted, until its state is set again.
     pub(crate) exists: bool,
-    /// Whether anybody gave it a role, in this life of the node or before. The first role begins no new history: there
-    /// is none that could have gone on elsewhere.
+    /// Whether it ever had a role, in this life of the node or before. The first role begins no new history: there is
+    /// none that could have gone on elsewhere.
     pub(crate) had_role: bool,
-    /// How much is on disk, while its documents are not loaded yet; only what needs none of them can be done then.
-    pub(crate) unloaded: Option<kvstore::Counts>,
-    /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
-    pub(crate) incarnation: u64,
     pub(crate) flush_queued: bool,
-    /// What the flusher is to keep: nothing behind its last change is saved before.
-    pub(crate) wanted_snapshot: Option<WantedSnapshot>,
     /// What is stored of it is being replaced: nothing of it is to be written.
     pub(crate) is_claimed: bool,
-    /// The stream whose changes a replica takes; 0 for none.
-    pub(crate) replica_stream: u64,
     /// It is dead because another node takes it over, and it is not known whether that node has it yet.
     pub(crate) is_half_given: bool,
-    /// Connections that stream its changes.
-    pub(crate) followers: Vec<Arc<Follower>>,
-    /// Those of them that acknowledge prepares to the active node.
-    pub(crate) prepare_followers: Vec<Arc<Follower>>,
     /// Holds by the front end, around and around: which of them are timed.
     pub(crate) held: u8,
+    /// How much is on disk, while its documents are not loaded yet; only what needs none of them can be done then.
+    pub(crate) unloaded: Option<kvstore::Counts>,
+    /// Who is woken when the lock is released.
+    pub(crate) wakes: Wakes,
+    /// Connections that stream its changes.
+    pub(crate) followers: Vec<Arc<Follower>>,
     pub(crate) ops: OpCounts,
+    pub(crate) vb: VBucket,
+    /// Those of its followers that acknowledge prepares to the active node.
+    pub(crate) prepare_followers: Vec<Arc<Follower>>,
+    /// Who waits for prepares.
+    pub(crate) sync_waiters: SyncWaiters,
+    /// Counts up whenever another vBucket takes its place, so that what was read for the old one is recognised.
+    pub(crate) incarnation: u64,
+    /// The stream whose changes a replica takes; 0 for none.
+    pub(crate) replica_stream: u64,
+    /// What the flusher is to keep: nothing behind its last change is saved before.
+    pub(crate) wanted_snapshot: Option<WantedSnapshot>,
     /// What clients did with collections of the vBuckets that were here before; of those collections that the bucket
     /// still has.
     pub(crate) collection_ops_before: BTreeMap<CollectionId, CollectionOps>,
-    /// Who waits for prepares.
-    pub(crate) sync_waiters: SyncWaiters,
-    /// Who is woken when the lock is released.
-    pub(crate) wakes: Wakes,
 }
+
+const _: () = assert!(std::mem::offset_of!(Shard, vb) <= 256, "what each operation touches lies in front");
 
 impl Shard {
     /// Whether figures tell of it: a vBucket that was deleted, or never had a role at this member, is none of the node's.

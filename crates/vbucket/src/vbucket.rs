@@ -138,29 +138,32 @@ impl Origin {
 }
 
 /// What every change goes through: clock, seqno, counts, queue.
+///
+/// What each operation touches lies in front, as in [`VBucket`].
+#[repr(C)]
 pub struct History {
+    /// Which collections there are, and what each holds.
+    pub(crate) collections: Collections,
+    pub(crate) checkpoints: CheckpointManager,
+    pub(crate) hlc: Hlc,
+    /// What is in the table.
+    pub(crate) counts: Counts,
+    pub(crate) high_seqno: Seqno,
+    /// The last change that readers can see.
+    pub(crate) max_visible: Seqno,
+    /// The items in seqno order, if there is no disk.
+    pub(crate) seq_list: Option<Box<SeqList>>,
+    pub(crate) frequency: Arc<FrequencyFactor>,
+    pub(crate) written: Written,
     pub(crate) id: VbId,
     /// The role that it began with.
     pub(crate) first_role: VbState,
-    pub(crate) checkpoints: CheckpointManager,
-    /// The items in seqno order, if there is no disk.
-    pub(crate) seq_list: Option<Box<SeqList>>,
-    pub(crate) hlc: Hlc,
-    /// Which collections there are, and what each holds.
-    pub(crate) collections: Collections,
-    /// What is in the table.
-    pub(crate) counts: Counts,
-    pub(crate) written: Written,
-    pub(crate) high_seqno: Seqno,
+    /// Whether `history_from` is the next change that comes: its producer leaves none out from there on.
+    pub(crate) awaits_history: bool,
+    pub(crate) might_contain_xattrs: bool,
     /// From here on no version is left out that a later one replaces; 0 if any may be.
     pub(crate) history_from: Seqno,
-    /// Whether that is the next change that comes: its producer leaves none out from there on.
-    pub(crate) awaits_history: bool,
-    /// The last change that readers can see.
-    pub(crate) max_visible: Seqno,
     pub(crate) max_deleted_rev: RevSeqno,
-    pub(crate) might_contain_xattrs: bool,
-    pub(crate) frequency: Arc<FrequencyFactor>,
     pub(crate) failover: FailoverTable,
 }
 
@@ -325,13 +328,16 @@ impl History {
 
 /// The documents of a vBucket: which there are, in memory or not, and every change of them. It dereferences to its
 /// history.
+///
+/// What each operation touches lies in front, as in [`VBucket`].
+#[repr(C)]
 pub struct Contents {
     pub(crate) table: HashTable,
-    pub(crate) evicted: Evicted,
+    pub(crate) locks: Locks,
     pub(crate) history: History,
+    pub(crate) evicted: Evicted,
     /// How far the disk is; nothing if there is none.
     pub(crate) persistence: Option<CursorId>,
-    pub(crate) locks: Locks,
     pub(crate) persisted_seqno: Seqno,
     /// The same without what is on disk of a snapshot that is not there as a whole.
     pub(crate) persisted_whole: Seqno,
@@ -359,14 +365,18 @@ impl DerefMut for Contents {
 }
 
 /// One vBucket in memory: its contents, to which it dereferences, its role, and sync writes.
+///
+/// In memory the fields lie in this order: what each operation touches in front, so that few lines of the processor's cache
+/// hold it, and a reader of a batch asks for them before it is their turn.
+#[repr(C)]
 pub struct VBucket {
-    pub(crate) contents: Contents,
     pub(crate) state: VbState,
+    pub(crate) state_changed: bool,
+    pub(crate) sync_writes: SyncWrites,
+    pub(crate) contents: Contents,
     /// What the flusher has taken.
     pub(crate) taken: Taken,
     pub(crate) topology: Option<Topology>,
-    pub(crate) sync_writes: SyncWrites,
-    pub(crate) state_changed: bool,
 }
 
 impl Deref for VBucket {
