@@ -46,6 +46,22 @@ pub fn members(env: &Env, target: &Target) -> Result<Vec<Target>, ClientError> {
     Ok(map.reachable(&target.addr).into_iter().map(|addr| target.at(addr)).collect())
 }
 
+/// The members, as the first of those that are known says who answers; `None` if none does. An error if all of them say that
+/// the bucket is not there.
+fn newest_members(env: &Env, known: &[Target]) -> Result<Option<Vec<Target>>, ClientError> {
+    let (mut without_bucket, mut gone) = (0, None);
+    for member in known {
+        match members(env, member) {
+            Ok(newest) => return Ok(Some(newest)),
+            Err(error @ ClientError::Bucket { .. }) => {
+                (without_bucket, gone) = (without_bucket + 1, Some(error))
+            }
+            Err(_) => {}
+        }
+    }
+    gone.filter(|_| without_bucket == known.len()).map_or(Ok(None), Err)
+}
+
 /// Asks a node about the vBuckets that it is active for.
 type Ask<'a, T> = dyn FnMut(&mut Client) -> Result<Vec<(VbId, T)>, ClientError> + 'a;
 
@@ -63,7 +79,7 @@ pub fn ask_everywhere<T>(
     let mut known = vec![target.at(target.addr.clone())];
     let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        if let Some(newest) = known.iter().find_map(|member| members(env, member).ok()) {
+        if let Some(newest) = newest_members(env, &known)? {
             known = newest;
         }
         let (mut found, mut why) = (BTreeMap::new(), None);
@@ -109,8 +125,8 @@ pub fn follow_everywhere(
     let mut starts = starts;
     let mut last_complete = Instant::now();
     while !starts.is_empty() {
-        // Any of them knows who is there now; the one that was named may be gone.
-        if let Some(newest) = known.iter().find_map(|member| members(env, member).ok()) {
+        // The one that was named may be gone.
+        if let Some(newest) = newest_members(env, &known)? {
             known = newest;
         }
         let shares = shares(env, &known, &starts);
