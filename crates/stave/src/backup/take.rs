@@ -143,7 +143,7 @@ fn take_once(
     let vbuckets = now.len();
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
     let base_id = base.as_ref().map(|(id, _)| id);
-    let unfinished = unfinished((env, target), repository, vbuckets, base_id, options, sealer.is_some())?;
+    let unfinished = unfinished((env, target), repository, &now, base_id, options, sealer.is_some())?;
     let cut = match without.take() {
         Some(why) => Cut::none(why),
         None => cut(env, target, options, unfinished.as_ref())?,
@@ -339,12 +339,13 @@ fn base_of(
     Ok(Some((newest.manifest.id, lines)))
 }
 
-/// A backup that was broken off, if it can be gone on with: it went on from the same one, and is of no other moment than what
-/// is asked for. Another one is removed.
+/// A backup that was broken off, if it can be gone on with: it went on from the same one, is of no other moment than what is
+/// asked for, and what it has of each vBucket belongs to the history that this is in. Another one is removed: a bucket that
+/// was emptied or made again since, or of another cluster, has nothing in common with it but the name.
 fn unfinished(
     (env, target): (&Env, &Target),
     repository: &Repository<'_>,
-    vbuckets: usize,
+    now: &BTreeMap<VbId, Now>,
     base: Option<&String>,
     options: &TakeOptions,
     is_encrypted: bool,
@@ -352,8 +353,9 @@ fn unfinished(
     let Some(unfinished) = repository.unfinished(&target.bucket)? else { return Ok(None) };
     let head = &unfinished.head;
     let is_same =
-        head.base.as_ref() == base && usize::from(head.vbuckets) == vbuckets && options.since.is_none();
+        head.base.as_ref() == base && usize::from(head.vbuckets) == now.len() && options.since.is_none();
     let is_same = is_same && unfinished.is_encrypted == is_encrypted && unfinished.lines_len > 0;
+    let is_same = is_same && unfinished.done.iter().all(|line| goes_on(now, line));
     let is_moment = match &options.snapshot {
         Some(id) => head.snapshot.as_ref() == Some(id),
         None if options.one_moment => {
@@ -407,6 +409,14 @@ fn plan(vb: VbId, now: &Now, base: Option<&VbucketLine>) -> Result<ReadPlan, Vbu
     // A stream goes on in the history that the earlier backup knows.
     let known = base.filter(|_| from > 0).map_or(uuid, |line| VbUuid(line.uuid));
     Ok(ReadPlan { vb, known, uuid, from: Seqno(from), goal: now.high })
+}
+
+/// Whether a vBucket is in the history of what a backup that was broken off has of it, or in one that goes on behind that.
+fn goes_on(now: &BTreeMap<VbId, Now>, line: &VbucketLine) -> bool {
+    now.get(&VbId(line.vb)).is_some_and(|now| match line.to {
+        0 => now.log.iter().any(|(uuid, _)| uuid.0 == line.uuid),
+        _ => is_in(&now.log, now.high, line),
+    })
 }
 
 /// Whether a vBucket's history still has the place at which an earlier backup ended.

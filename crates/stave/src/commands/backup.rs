@@ -586,7 +586,7 @@ fn verify(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {
 fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
     let place = flags.kept.place(env)?;
     let repository = place.repository();
-    let (mut removed, mut text) = (Vec::new(), String::new());
+    let (mut removed, mut needed, mut text) = (Vec::new(), Vec::new(), String::new());
     let verb = if flags.dry_run { "would remove" } else { "removed" };
     for bucket in buckets(&repository, &flags.kept)? {
         let _lock = repository.lock(&bucket)?;
@@ -608,7 +608,9 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
             text.push_str(&format!("{verb} {bucket} the {oldest} of the log\n"));
             removed.push(json!({"bucket": bucket, "log_segments": segments}));
         }
-        for backup in unneeded(&all, keep) {
+        let unneeded = unneeded(&all, keep);
+        let stay = (all.len() - keep - unneeded.len()) as u64;
+        for backup in unneeded {
             let id = &backup.manifest.id;
             if !flags.dry_run {
                 repository.remove(&backup.folder)?;
@@ -616,11 +618,20 @@ fn prune(env: &Env, flags: &PruneFlags) -> anyhow::Result<Outcome> {
             text.push_str(&format!("{verb} {bucket} {id}\n"));
             removed.push(json!({"bucket": bucket, "id": id, "stored_bytes": backup.manifest.stored_bytes()}));
         }
+        if stay > 0 {
+            let older = counted(stay, "older backup", "older backups");
+            text.push_str(&format!(
+                "{bucket}: kept ones go on from {older}, which can be removed when those behind a later one made with \
+                 --full are enough\n"
+            ));
+            needed.push(json!({"bucket": bucket, "backups": stay}));
+        }
     }
     if removed.is_empty() {
         text.push_str("nothing to remove\n");
     }
-    print(flags.kept.json, &json!({ "removed": removed, "dry_run": flags.dry_run }), &text)?;
+    let told = json!({ "removed": removed, "needed": needed, "dry_run": flags.dry_run });
+    print(flags.kept.json, &told, &text)?;
     Ok(Outcome::Done)
 }
 

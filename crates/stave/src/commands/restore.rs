@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::import::complete;
 use super::status_line::StatusLine;
 use crate::backup::{
-    AtMoment, BackupPlace, Chain, ChainReader, ChangeLog, MomentReader, ObjectStoreFlags, Repository,
-    UsersPut, Version, WantedMoment, create_bucket, http_of, put_users,
+    AtMoment, BackupManifest, BackupPlace, Chain, ChainReader, ChangeLog, MomentReader, ObjectStoreFlags,
+    Repository, UsersPut, Version, WantedMoment, create_bucket, http_of, put_users,
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::{Client, Cluster, Dialect, HttpTarget, Target};
@@ -40,6 +40,7 @@ use crate::with_meta::{
 
   stave restore --from /backups --bucket travel --create-bucket --users
   stave restore --from /backups --bucket travel --at 2026-11-23T15:04:05Z --conflict force
+  stave restore --from /backups --bucket travel --at latest
   stave restore --from /backups --bucket travel --before hotel_42 --conflict force
 
 Each document is sent once, in its newest version that the backup knows. Scopes and collections that the bucket lacks are
@@ -47,7 +48,7 @@ made, with their max TTL, unless --skip-unknown is given.
 With --conflict newest a document that was changed or deleted since the backup stays as it is now: to bring a whole
 bucket back to an earlier state, flush it first, or give --conflict force (documents that were made since then stay).
 What stays is told as `left as the bucket had them`, and with --json as `conflicts`, whether it is newer or the same.
-With --at, --at-seqno or --before each vBucket is restored as it was at a moment, from the log that
+Without --at, --at-seqno or --before the newest backup is restored, or that of --id. With them each vBucket is restored as it was at a moment, from the log that
 `stave backup --follow` writes; settings and users are those of the backup that the log goes on from. A moment that the log
 does not have, or does not tell apart from others, is refused with the nearest ones that can be restored. What was rolled back in a failover is not restored.
 A restore that was broken off can be given again.")]
@@ -86,9 +87,9 @@ pub(super) struct RestoreState {
     /// Which backup; the newest one if not given
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// Restore this moment, in UTC: the last change of each vBucket that is not later
-    #[arg(long, value_name = "TIME", value_parser = parse_utc, conflicts_with_all = ["id", "at_seqno", "before"])]
-    at: Option<u64>,
+    /// Restore this moment, in UTC: the last change of each vBucket that is not later; `latest` is the last one of the log
+    #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with_all = ["id", "at_seqno", "before"])]
+    at: Option<WantedTime>,
     /// Restore these vBuckets at these seqnos, and the others as they were at the latest of their moments
     #[arg(long, value_name = "VB:SEQNO", value_delimiter = ',', value_parser = parse_seqno, conflicts_with_all = ["id", "before"])]
     at_seqno: Vec<(u16, u64)>,
@@ -101,6 +102,21 @@ pub(super) struct RestoreState {
     /// Take a vBucket whose state at the moment is not known from so much before, at the most
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     tolerance: Option<Duration>,
+}
+
+/// What --at names.
+#[derive(Clone, Copy, Debug)]
+enum WantedTime {
+    Latest,
+    /// In nanoseconds since 1970.
+    At(u64),
+}
+
+fn parse_at(text: &str) -> Result<WantedTime, String> {
+    match text {
+        "latest" => Ok(WantedTime::Latest),
+        _ => parse_utc(text).map(WantedTime::At).map_err(|wrong| format!("{wrong}, or `latest`")),
+    }
 }
 
 /// Which documents are sent, and where to.
@@ -209,7 +225,7 @@ fn parse_seqno(text: &str) -> Result<(u16, u64), String> {
 /// What a restore reads from.
 enum RestoreReader<'r> {
     Backup(ChainReader<'r>),
-    Moment(MomentReader<'r>),
+    Moment(Box<MomentReader<'r>>),
 }
 
 impl RestoreReader<'_> {
@@ -231,8 +247,10 @@ fn wanted_moment(
     repository: &Repository<'_>,
     source: &str,
 ) -> anyhow::Result<Option<WantedMoment>> {
-    if let Some(moment) = flags.at {
-        return Ok(Some(WantedMoment::At(moment)));
+    match flags.at {
+        Some(WantedTime::Latest) => return Ok(Some(WantedMoment::Latest)),
+        Some(WantedTime::At(moment)) => return Ok(Some(WantedMoment::At(moment))),
+        None => {}
     }
     if !flags.at_seqno.is_empty() {
         let seqnos: BTreeMap<u16, u64> = flags.at_seqno.iter().copied().collect();
@@ -301,7 +319,7 @@ fn open_reader<'r>(
     let changes = reader.collections()?;
     named.extend(changes.begun);
     named.retain(|number, _| !changes.ended.contains(number));
-    Ok((named, RestoreReader::Moment(reader)))
+    Ok((named, RestoreReader::Moment(Box::new(reader))))
 }
 
 /// Says if what is restored is not encrypted although a key was given.
@@ -309,6 +327,29 @@ fn warn_of_clear(repository: &Repository<'_>, chain: &Chain, moment: Option<&(Ch
     let plain_segments = moment.map_or(0, |(log, at)| at.plain_segments(log));
     if let Some(warning) = repository.clear_warning(Some(chain), plain_segments) {
         eprintln!("stave: {warning}");
+    }
+}
+
+/// Says if a log goes on behind the newest backup, which is restored `alone`. A log that cannot be read keeps no backup from
+/// being restored.
+fn warn_of_log(
+    state: &RestoreState,
+    repository: &Repository<'_>,
+    source: &str,
+    alone: Option<&BackupManifest>,
+) {
+    let Some(newest) = alone.filter(|_| state.id.is_none()) else { return };
+    match ChangeLog::last_moment(repository, source) {
+        Ok(Some(last)) if last / 1_000_000_000 > newest.ended_s => eprintln!(
+            "stave: backup {} is restored without what the log has behind it, up to {}: --at latest restores that, too",
+            newest.id,
+            moment_text(last)
+        ),
+        Ok(_) => {}
+        Err(error) => eprintln!(
+            "stave: backup {} is restored; what the log may have behind it cannot be read: {error}",
+            newest.id
+        ),
     }
 }
 
@@ -332,7 +373,8 @@ pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
     let (id, counts) = restore(env, flags, target)?;
     // Roles may name collections that were made just now.
     let replaces = flags.choice.conflict == RestoreConflict::Force;
-    let put = users.map(|users| put_users(&http, &users, replaces)).transpose()?;
+    let put = users.map(|users| put_users(&http, &users, replaces)).transpose();
+    let put = put.map_err(|error| named_http(error, flags))?;
     let mut out = std::io::stdout().lock();
     let told =
         if flags.json { as_json(&id, &counts, put.as_ref()) } else { as_text(&id, &counts, put.as_ref()) };
@@ -345,6 +387,15 @@ pub fn run(env: &Env, flags: &RestoreFlags) -> anyhow::Result<Outcome> {
         Some(put) => bail!("users and groups that the cluster refused: {}", put.refused.join("; ")),
         None => Ok(Outcome::Done),
     }
+}
+
+/// Says how a node is asked that does not answer over HTTP at its usual port.
+fn named_http(error: anyhow::Error, flags: &RestoreFlags) -> anyhow::Error {
+    if flags.http.is_none() && error.chain().any(|cause| cause.is::<std::io::Error>()) {
+        return error
+            .context("--http HOST:PORT says where the node answers over HTTP, if not at the usual port");
+    }
+    error
 }
 
 /// Makes the bucket, if that was asked for; the users that are to be put back at the end.
@@ -376,7 +427,7 @@ fn before(
         bail!("backup {} has no users: it was made without --users{hint}", manifest.id);
     }
     if flags.create_bucket {
-        create_bucket(env, http, target, &manifest.settings)?;
+        create_bucket(env, http, target, &manifest.settings).map_err(|error| named_http(error, flags))?;
     }
     Ok(manifest.users.clone().filter(|_| flags.users))
 }
@@ -466,6 +517,7 @@ pub(super) fn restore_state(
     };
     warn_of_clear(&repository, chain, moment.as_ref());
     let manifest = &chain.newest().manifest;
+    warn_of_log(state, &repository, source, moment.is_none().then_some(manifest));
     let (named, mut reader) = open_reader(&repository, moment.as_ref(), chain)?;
     let by_time = resolves_by_time(&mut Client::open(env, &target)?)?;
     if by_time != manifest.by_time {
@@ -585,7 +637,10 @@ pub(crate) fn mapped(
             || WrongArguments(format!("--map {pair}: write it like scope.collection=scope.collection"));
         let (from, to) = pair.split_once('=').ok_or_else(wrong)?;
         let (scope, name) = to.split_once('.').filter(|(_, name)| !name.contains('.')).ok_or_else(wrong)?;
-        if let Some(source) = mapped.get_mut(&number_of(&named, from)?) {
+        let number = number_of(&named, from).map_err(|WrongArguments(what)| {
+            WrongArguments(format!("--map {pair}: {what}; what --collections leaves out is not sent"))
+        })?;
+        if let Some(source) = mapped.get_mut(&number) {
             (source.scope, source.name) = (scope.to_owned(), name.to_owned());
         }
     }

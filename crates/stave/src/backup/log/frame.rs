@@ -85,7 +85,8 @@ pub(super) struct FrameHeader {
     /// The first and last moment.
     pub(super) moments: (u64, u64),
     form: u8,
-    raw: u32,
+    /// Bytes of the body, inflated.
+    pub(super) raw: u32,
     pub(super) stored: u32,
     body_checksum: u32,
 }

@@ -21,6 +21,8 @@ pub(super) struct FramePlace {
     pub(super) limit: u64,
     pub(super) seqnos: (u64, u64),
     pub(super) moments: (u64, u64),
+    /// Bytes of its body, inflated.
+    pub(super) raw: u32,
 }
 
 /// What an epoch has of one vBucket.
@@ -40,7 +42,8 @@ impl VbucketIndex {
         match header.kind {
             FrameKind::Entries if header.count > 0 => {
                 let (seqnos, moments) = (header.seqnos, header.moments);
-                self.frames.push(FramePlace { segment, at, limit: u64::MAX, seqnos, moments });
+                let raw = header.raw;
+                self.frames.push(FramePlace { segment, at, limit: u64::MAX, seqnos, moments, raw });
                 self.last = seqnos.1;
             }
             FrameKind::Rollback => self.roll_back(header.seqnos.0),
@@ -79,6 +82,12 @@ pub(super) struct EntryReader<'l> {
     begins: Vec<u32>,
 }
 
+/// A frame that was read, and where its entries begin.
+pub(super) struct ReadFrame {
+    raw: Vec<u8>,
+    begins: Vec<u32>,
+}
+
 /// Files that are open at once.
 const MOST_FILES: usize = 16;
 
@@ -113,6 +122,17 @@ impl<'l> EntryReader<'l> {
             self.begins.clear();
         }
         Ok(header)
+    }
+
+    /// Takes the frame out that was read last.
+    pub(super) fn take(&mut self) -> ReadFrame {
+        let (raw, begins) = (std::mem::take(&mut self.raw), std::mem::take(&mut self.begins));
+        ReadFrame { raw, begins }
+    }
+
+    /// Goes back to a frame that was taken out.
+    pub(super) fn put(&mut self, frame: ReadFrame) {
+        (self.raw, self.begins) = (frame.raw, frame.begins);
     }
 
     /// How many entries the frame has that was read last.

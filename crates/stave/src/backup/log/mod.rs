@@ -14,6 +14,7 @@ mod entry;
 mod frame;
 pub(super) mod fuzz;
 mod gaps;
+mod held;
 mod index;
 mod moment;
 mod position;

@@ -8,7 +8,8 @@ use base::vbucket_map::vbucket_of;
 use base::{DocKey, VbId};
 use protocol::dcp::{What, WireEvent};
 
-use super::index::{EntryReader, VbucketIndex};
+use super::held::HeldFrames;
+use super::index::{EntryReader, FramePlace, VbucketIndex};
 use super::scan::{ChangeLog, Epoch};
 use super::{Gap, GapSet, LoggedChange};
 use crate::backup::manifest::BackupManifest;
@@ -24,6 +25,8 @@ const MOST_PLACES: usize = 1 << 21;
 pub(crate) enum WantedMoment {
     /// The last change of each vBucket that is not later than this moment.
     At(u64),
+    /// The last moment that the log has.
+    Latest,
     /// These vBuckets at these seqnos, the others as they were at the latest of their moments.
     Seqnos(BTreeMap<u16, u64>),
     /// Just before the last change of any of these keys, which have the prefixes of their collections: the same key of
@@ -93,6 +96,11 @@ impl ChangeLog {
             return Err(BackupError::Missing(what));
         }
         let (epoch, fixed, moment) = match wanted {
+            WantedMoment::Latest => {
+                let epoch = epochs[epochs.len() - 1].clone();
+                let horizon = epoch.horizon;
+                (epoch, BTreeMap::new(), horizon)
+            }
             WantedMoment::At(moment) => (epoch_at(&epochs, *moment)?, BTreeMap::new(), *moment),
             WantedMoment::Seqnos(seqnos) => self.of_seqnos(&epochs, seqnos)?,
             WantedMoment::Before(keys) => self.before(disk, &epochs, keys)?,
@@ -152,8 +160,8 @@ impl ChangeLog {
         let mut cuts = vec![0; vbuckets];
         for batch in self.batches(disk, epoch)? {
             let index = self.index(disk, epoch, &batch)?;
-            for (vb, one) in batch.zip(&index) {
-                let cut = self.seqno_at(disk, one, moment)?;
+            let at_moment = self.seqnos_at(disk, &index, moment)?;
+            for ((vb, one), cut) in batch.zip(&index).zip(at_moment) {
                 let cut = known.get(&vb).map_or(cut, |known| cut.min(*known));
                 cuts[usize::from(vb)] = cut;
                 candidates.retain(|(_, lines)| {
@@ -176,21 +184,31 @@ impl ChangeLog {
         Ok((repository.chain(bucket, Some(&backup.manifest.id))?, cuts, bases))
     }
 
-    /// The last seqno of a vBucket that is not later than a moment.
-    fn seqno_at(&self, disk: &dyn Disk, index: &VbucketIndex, moment: u64) -> Result<u64, BackupError> {
-        let Some(place) = index.frames.iter().rev().find(|frame| frame.moments.0 <= moment) else {
-            return Ok(index.origin);
-        };
+    /// The last seqno of each of some vBuckets that is not later than a moment.
+    fn seqnos_at(
+        &self,
+        disk: &dyn Disk,
+        index: &[VbucketIndex],
+        moment: u64,
+    ) -> Result<Vec<u64>, BackupError> {
+        let mut cuts: Vec<u64> = index.iter().map(|one| one.origin).collect();
+        let last =
+            |one: &VbucketIndex| one.frames.iter().rev().find(|frame| frame.moments.0 <= moment).copied();
+        let places = index.iter().enumerate().filter_map(|(of, one)| Some((of, last(one)?)));
+        let mut places: Vec<(usize, FramePlace)> = places.collect();
+        // In the order in which they lie, so that each segment is opened once.
+        places.sort_unstable_by_key(|(_, place)| (place.segment, place.at));
         let mut reader = EntryReader::new(self, disk);
-        reader.read(place.segment, place.at)?;
-        let mut cut = index.origin;
-        for at in 0..reader.len() {
-            let Some((seqno, made, _)) = reader.get(at) else { continue };
-            if made <= moment && seqno <= place.limit {
-                cut = seqno;
+        for (of, place) in places {
+            reader.read(place.segment, place.at)?;
+            for at in 0..reader.len() {
+                let Some((seqno, made, _)) = reader.get(at) else { continue };
+                if made <= moment && seqno <= place.limit {
+                    cuts[of] = seqno;
+                }
             }
         }
-        Ok(cut)
+        Ok(cuts)
     }
 
     /// vBuckets whose places fit into memory together.
@@ -440,6 +458,8 @@ pub(crate) struct MomentReader<'r> {
     batches: Vec<Range<u16>>,
     /// What is in memory of the log.
     index: (Range<u16>, Vec<VbucketIndex>),
+    entries: EntryReader<'r>,
+    held: HeldFrames,
 }
 
 impl<'r> MomentReader<'r> {
@@ -451,7 +471,14 @@ impl<'r> MomentReader<'r> {
         let disk = &*repository.env.disk;
         let batches = log.batches(disk, &at.epoch)?;
         let chain = ChainReader::open(repository, &at.chain)?;
-        Ok(MomentReader { log, disk, at, chain, batches, index: (0..0, Vec::new()) })
+        let (entries, held) = (EntryReader::new(log, disk), HeldFrames::default());
+        Ok(MomentReader { log, disk, at, chain, batches, index: (0..0, Vec::new()), entries, held })
+    }
+
+    /// Has no more bytes of the log in memory than this.
+    #[cfg(test)]
+    pub(super) fn hold_at_most(&mut self, bytes: usize) {
+        self.held.most_bytes = bytes;
     }
 
     /// The backup that is gone on from.
@@ -470,6 +497,22 @@ impl<'r> MomentReader<'r> {
         Ok(&self.index.1[usize::from(vb.0 - self.index.0.start)])
     }
 
+    /// The places of what the log has of a vBucket between the backup and the moment. If it was not read yet, it is now, with
+    /// that of as many vBuckets behind it as fit into memory.
+    fn hold(&mut self, vb: VbId) -> Result<Vec<FramePlace>, BackupError> {
+        self.index(vb)?;
+        let (in_index, index) = &self.index;
+        let wanted = |vb: u16| -> Vec<FramePlace> {
+            let (cut, base) = (self.at.cuts[usize::from(vb)], self.at.bases[usize::from(vb)]);
+            let of_vb = index[usize::from(vb - in_index.start)].frames.iter();
+            of_vb.filter(|place| place.seqnos.0 <= cut && place.seqnos.1 > base).copied().collect()
+        };
+        if !self.held.has(vb.0) {
+            self.held.read(&mut self.entries, vb.0..in_index.end, wanted)?;
+        }
+        Ok(wanted(vb.0))
+    }
+
     /// Collections that came and went between the backup and the moment, in any vBucket.
     pub(crate) fn collections(&mut self) -> Result<CollectionChanges, BackupError> {
         let mut places = Vec::new();
@@ -478,8 +521,9 @@ impl<'r> MomentReader<'r> {
                 places.push((header.vb, segment, at));
             }
         })?;
-        // vBuckets whose places are in memory together come together.
-        places.sort_unstable();
+        // vBuckets whose places are in memory together come together, and of these what lies together.
+        let batch_of = |vb: VbId| self.batches.iter().position(|batch| batch.contains(&vb.0));
+        places.sort_unstable_by_key(|(vb, segment, at)| (batch_of(*vb), *segment, *at));
         let mut reader = EntryReader::new(self.log, self.disk);
         let mut events = Vec::new();
         for (vb, segment, at) in places {
@@ -510,19 +554,21 @@ impl<'r> MomentReader<'r> {
         visit: &mut dyn FnMut(&Version<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let (cut, base) = (self.at.cuts[usize::from(vb.0)], self.at.bases[usize::from(vb.0)]);
-        let (log, disk) = (self.log, self.disk);
         let mut seen: HashSet<Box<[u8]>> = HashSet::default();
-        let frames = self.index(vb)?.frames.clone();
-        let mut reader = EntryReader::new(log, disk);
-        for place in frames.iter().rev().filter(|place| place.seqnos.0 <= cut) {
-            if place.seqnos.1 <= base {
-                break;
-            }
-            reader.read(place.segment, place.at)?;
-            for at in (0..reader.len()).rev() {
-                let Some((seqno, _, LoggedChange::Version(version))) = reader.get(at) else { continue };
-                if seqno > base && seqno <= cut.min(place.limit) && seen.insert(version.stored_key()) {
-                    visit(&version)?;
+        let places = self.hold(vb)?;
+        let mut left = &places[..];
+        while !left.is_empty() {
+            let (entries, held) = (&mut self.entries, &mut self.held);
+            let count = if held.has(vb.0) { left.len() } else { held.part(entries, left)? };
+            let (rest, part) = left.split_at(left.len() - count);
+            left = rest;
+            for place in part.iter().rev() {
+                held.give(entries, place)?;
+                for at in (0..entries.len()).rev() {
+                    let Some((seqno, _, LoggedChange::Version(version))) = entries.get(at) else { continue };
+                    if seqno > base && seqno <= cut.min(place.limit) && seen.insert(version.stored_key()) {
+                        visit(&version)?;
+                    }
                 }
             }
         }

@@ -9,7 +9,7 @@ use base::env::{Disk, Env, OpenMode};
 use super::entry::{EntryRuns, LogEntry};
 use super::frame::{FrameHeader, FrameKind};
 use super::gaps::{Gap, GapTracker};
-use super::position::{LogPosition, SnapshotMarks};
+use super::position::{GroupCommit, LogPosition, SnapshotMarks};
 use super::segment::{Segment, SegmentFile, read_segment};
 use super::writer::{LogPlace, LogWriter, SEGMENT_AGE_IN_STORE_NS, SEGMENT_AGE_NS};
 use super::{LOG, SEGMENT, segment_path};
@@ -102,6 +102,23 @@ impl ChangeLog {
         let log = ChangeLog::scan(repository.env, &folder, bucket, sealer.as_ref(), MOST_KEPT)?;
         let most_age_ns = if repository.is_store() { SEGMENT_AGE_IN_STORE_NS } else { log.most_age_ns };
         Ok(ChangeLog { most_age_ns, ..log })
+    }
+
+    /// The last moment that the log of a bucket has, if it has one. Reads the end of the log alone.
+    pub(crate) fn last_moment(repository: &Repository<'_>, bucket: &str) -> Result<Option<u64>, BackupError> {
+        let folder = repository.folder(bucket).join(LOG);
+        let (disk, sealer) = (repository.disk(), repository.sealer(bucket)?);
+        let mut is_last = true;
+        for number in segment_numbers(disk, &folder)?.into_iter().rev() {
+            let read = |_: &GroupCommit, _: &[(u64, FrameHeader)]| ();
+            if let Some(segment) =
+                read_segment(disk, &folder, number, sealer.as_ref(), is_last, &mut { read })?
+            {
+                return Ok(Some(segment.horizon));
+            }
+            is_last = false;
+        }
+        Ok(None)
     }
 
     /// Tells `visit` each gap.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+mod reads;
+
 use base::encryption::{DataKeys, Sealer};
 use base::env::Env;
 use base::env::sim::{Call, Effect, Fault, On, SplitMix64};
@@ -359,6 +361,10 @@ fn restored(
     let mut states = Vec::new();
     {
         let mut reader = MomentReader::open(&repository, &log, &at)?;
+        // All at once, or in parts of any length.
+        if env.random.next_u64().is_multiple_of(2) {
+            reader.hold_at_most(env.random.next_u64() as usize % 4096);
+        }
         for vb in 0..VBUCKETS {
             let mut state = BTreeMap::new();
             reader.newest(VbId(vb), &mut |version: &Version<'_>| -> Result<(), BackupError> {
@@ -799,30 +805,6 @@ fn what_no_kept_backup_needs_is_removed() {
     assert_eq!((states, at.earlier), (expected, 0));
     let said = restored(&env, &WantedMoment::At(first - 1), 0).expect_err("it was removed").to_string();
     assert!(said.contains("the nearest moment that it has"), "{said}");
-}
-
-#[test]
-fn a_log_is_read_once_for_its_frames_and_gaps() {
-    let (env, handles) = Env::sim(4);
-    let mut history = History::begin(&env, 4);
-    (0..20).for_each(|_| {
-        history.run(100);
-        history.restart(true);
-    });
-    let repository = Repository::new(&env, Path::new(DIR));
-    let reads = |most: usize| {
-        let log = open_keeping(&env, most).expect("sound");
-        let segments = log.segments.len() as u64;
-        let wanted = WantedMoment::At(log.epochs().pop().expect("there is one").horizon);
-        let before = handles.disk.calls(base::env::sim::On::Kind(base::env::sim::Call::Read));
-        let at = log.resolve(&repository, BUCKET, &wanted, 0).expect("it is there");
-        let mut reader = MomentReader::open(&repository, &log, &at).expect("read");
-        reader.collections().expect("read");
-        (handles.disk.calls(base::env::sim::On::Kind(base::env::sim::Call::Read)) - before, segments)
-    };
-    let ((kept, segments), (again, _)) = (reads(1 << 20), reads(0));
-    println!("{kept} reads of {segments} segments, {again} if frames are not kept");
-    assert!(kept + 3 * segments < again, "{kept} {again} {segments}");
 }
 
 /// What encrypts; its keys are kept nowhere.

@@ -11,6 +11,7 @@ use crate::commands::restore::{RestoreFlags, restore};
 use crate::test_server::{BUCKET, NOT_INTERRUPTED, TestServer};
 use base::VbId;
 use base::env::OpenMode;
+use base::vbucket_map::vbucket_of;
 use clap::Parser;
 
 fn make_backup(server: &TestServer, dir: &Path, options: &TakeOptions) -> anyhow::Result<Taken> {
@@ -247,6 +248,46 @@ fn an_interrupted_backup_says_so_and_is_gone_on_with() {
     assert_eq!(taken.manifest.total().documents, 100, "{taken:?}");
     assert_eq!(repository.backups(BUCKET).expect("read").len(), 1, "it is the same backup");
     assert!(repository.unfinished_backup(BUCKET).expect("read").is_none(), "it is complete");
+    drop(client);
+    server.stop();
+}
+
+/// Makes a backup one that was broken off behind its last vBucket.
+fn break_off(dir: &Path, id: &str) {
+    let (env, folder) = (Env::real(), dir.join(BUCKET).join(id));
+    for name in ["manifest", "manifest.copy"] {
+        env.disk.remove_file(&folder.join(name)).expect("it has a manifest");
+    }
+}
+
+#[test]
+fn nothing_of_another_history_is_gone_on_with() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let mut client = server.client();
+    // One vBucket is empty, so far.
+    let full = (0..).map(|at| format!("old{at}")).filter(|key| vbucket_of(key.as_bytes(), 4) != VbId(0));
+    for key in full.take(40) {
+        client.set(key.as_bytes(), b"old", 0).expect("stored");
+    }
+    let first = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    break_off(folder.path(), &first.manifest.id);
+    let same = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    assert_eq!((same.kept, &same.manifest.id), (4, &first.manifest.id), "{same:?}");
+    break_off(folder.path(), &first.manifest.id);
+    drop(client);
+    let http = server.http_target();
+    http.form("/pools/default/buckets/default", &[("flushEnabled", "1")]).expect("it may be emptied");
+    http.form("/pools/default/buckets/default/controller/doFlush", &[]).expect("emptied");
+    let mut client = server.client();
+    let mut new = BTreeMap::new();
+    for at in 0..40 {
+        client.set(format!("new{at}").as_bytes(), b"new", 0).expect("stored");
+        new.insert(format!("new{at}"), "new".to_owned());
+    }
+    let later = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
+    assert_eq!((later.kept, later.without_moment.as_deref()), (0, None), "{later:?}");
+    assert_ne!(later.manifest.id, first.manifest.id, "it is another one");
+    assert_eq!(values(&contents(folder.path())), new);
     drop(client);
     server.stop();
 }

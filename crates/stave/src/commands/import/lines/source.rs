@@ -143,7 +143,7 @@ impl Documents {
         let text = std::str::from_utf8(raw).map_err(|error| format!("it is no UTF-8: {error}"))?;
         let text = text.trim_end_matches(['\n', '\r']);
         let Form::Documents { key } = &self.form else { return Line::decode(text) };
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| no_json(&error))?;
         self.with_key(env, key, &value, text.trim().to_owned())
     }
 
@@ -194,4 +194,11 @@ impl io::Read for FromStart {
         self.at += read as u64;
         Ok(read)
     }
+}
+
+/// What is wrong with a line that is no JSON. Its own number is told in front; that of the parser would be another one.
+fn no_json(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    let what = told.split(" at line ").next().unwrap_or(&told);
+    format!("it is no JSON: {what}, at byte {} of the line", error.column())
 }
