@@ -8,11 +8,12 @@
 //! - Its bytes do not change while others save, compact or delete.
 //! - None is forgotten: it ends when nothing was read of it for [`FILE_SNAPSHOT_LEASE`], and with the role and the history of
 //!   its vBucket. A crash leaves nothing behind, since nothing is written.
+//! - A client that is done with a snapshot does not end it for another one that asked for it and is connected still.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::env::Env;
@@ -85,6 +86,32 @@ pub struct FileSnapshotFigures {
     pub read_bytes: u64,
 }
 
+/// A connection that may ask for snapshots: as long as one of its clones is there, it counts among the readers of those that
+/// it asked for.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotReader(Arc<()>);
+
+/// The connections that asked for a snapshot and have not released it. Those that are gone do not count.
+#[derive(Default)]
+struct SnapshotReaders(Mutex<Vec<Weak<()>>>);
+
+impl SnapshotReaders {
+    fn add(&self, reader: &SnapshotReader) {
+        let mut readers = self.0.lock();
+        readers.retain(|one| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&reader.0));
+        readers.push(Arc::downgrade(&reader.0));
+    }
+
+    /// Takes a reader out. Whether the snapshot has others, for which it stays; one who is none of them ends it for all.
+    fn remove(&self, reader: &SnapshotReader) -> bool {
+        let mut readers = self.0.lock();
+        let before = readers.len();
+        readers.retain(|one| one.as_ptr() != Arc::as_ptr(&reader.0));
+        let was_reader = readers.len() < before;
+        was_reader && readers.iter().any(|one| one.strong_count() > 0)
+    }
+}
+
 struct FileSnapshot {
     id: u128,
     vb: VbId,
@@ -94,6 +121,7 @@ struct FileSnapshot {
     created: Duration,
     used_ns: AtomicU64,
     read_bytes: AtomicU64,
+    readers: SnapshotReaders,
     _open: OpenScan,
 }
 
@@ -131,6 +159,28 @@ struct IncomingParts {
 
 /// The folder with files of other nodes, in that of the bucket.
 const INCOMING: &str = "downloads";
+/// What the name of a file ends with of which a part is there.
+pub const INCOMING_PART: &str = ".part";
+
+/// Removes parts of files that came before the bucket was opened: none of them is gone on with. Whole files stay.
+pub(crate) fn remove_parts(env: &Env, dir: &Path) {
+    let folder = dir.join(INCOMING);
+    // A folder that is not there holds no parts.
+    for vb in env.disk.read_dir(&folder).unwrap_or_default() {
+        let of_vb = folder.join(vb);
+        let names = env.disk.read_dir(&of_vb).unwrap_or_default();
+        let (parts, others): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| name.ends_with(INCOMING_PART));
+        let removed = match others.is_empty() {
+            true => env.disk.remove_dir_all(&of_vb),
+            false => parts.iter().try_for_each(|part| env.disk.remove_file(&of_vb.join(part))),
+        };
+        if let Err(error) = removed {
+            // What it takes is room on the disk alone; the next start tries again.
+            tracing::debug!(folder = %of_vb.display(), %error, "parts of a file that came cannot be removed");
+        }
+    }
+}
 
 /// The place for the file of a vBucket that comes from another node, exclusively until this is dropped.
 pub struct IncomingFile {
@@ -203,12 +253,13 @@ pub struct FileSnapshots<'a> {
 }
 
 impl FileSnapshots<'_> {
-    /// The snapshot of a vBucket: the present one, whose lease is renewed, or a new one of all that is stored now. Refused if
-    /// its file has a later version of the format than `most_version`. Reads and writes the disk.
+    /// The snapshot of a vBucket for a reader: the present one, whose lease is renewed, or a new one of all that is stored
+    /// now. Refused if its file has a later version of the format than `most_version`. Reads and writes the disk.
     pub fn prepare(
         &self,
         vb: VbId,
         most_version: Option<u64>,
+        reader: &SnapshotReader,
     ) -> Result<FileSnapshotFigures, FileSnapshotRefusal> {
         let fits = |file: &VbucketFile| match file.version() {
             version if most_version.is_some_and(|most| u64::from(version) > most) => {
@@ -224,6 +275,7 @@ impl FileSnapshots<'_> {
         if let Some(found) = self.table.by_vb.lock().get(&vb) {
             fits(&found.file)?;
             found.used(self.env.clock.monotonic());
+            found.readers.add(reader);
             return Ok(self.figures_of(found));
         }
         let open =
@@ -248,10 +300,16 @@ impl FileSnapshots<'_> {
             created,
             used_ns: AtomicU64::new(created.as_nanos() as u64),
             read_bytes: AtomicU64::new(0),
+            readers: SnapshotReaders::default(),
             _open: open,
         });
         // Another request may have made one meanwhile.
-        let kept = Arc::clone(self.table.by_vb.lock().entry(vb).or_insert_with(|| Arc::clone(&made)));
+        let kept = {
+            let mut by_vb = self.table.by_vb.lock();
+            let kept = by_vb.entry(vb).or_insert(made);
+            kept.readers.add(reader);
+            Arc::clone(kept)
+        };
         Ok(self.figures_of(&kept))
     }
 
@@ -279,20 +337,30 @@ impl FileSnapshots<'_> {
         file.open(self.env)?.map_or(Ok(None), |(couch, vb)| couch.snapshot(vb))
     }
 
-    /// Ends the snapshot of a vBucket.
-    pub fn release(&self, vb: VbId) -> Result<(), FileSnapshotRefusal> {
-        let ended = self.table.by_vb.lock().remove(&vb);
-        ended.map(drop).ok_or(FileSnapshotRefusal::Unknown)
+    /// A reader is done with the snapshot of a vBucket, which ends unless others are not.
+    pub fn release(&self, vb: VbId, reader: &SnapshotReader) -> Result<(), FileSnapshotRefusal> {
+        self.release_where(|one| one.vb == vb, reader)
     }
 
-    /// Ends the snapshot with this identifier.
-    pub fn release_by_id(&self, id: u128) -> Result<(), FileSnapshotRefusal> {
+    /// The same for the snapshot with this identifier.
+    pub fn release_by_id(&self, id: u128, reader: &SnapshotReader) -> Result<(), FileSnapshotRefusal> {
+        self.release_where(|one| one.id == id, reader)
+    }
+
+    fn release_where(
+        &self,
+        is_meant: impl Fn(&FileSnapshot) -> bool,
+        reader: &SnapshotReader,
+    ) -> Result<(), FileSnapshotRefusal> {
         let ended = {
             let mut by_vb = self.table.by_vb.lock();
-            let vb = by_vb.values().find(|one| one.id == id).map(|one| one.vb);
-            vb.and_then(|vb| by_vb.remove(&vb))
+            let found = by_vb.values().find(|one| is_meant(one)).map(Arc::clone);
+            let found = found.ok_or(FileSnapshotRefusal::Unknown)?;
+            if found.readers.remove(reader) { None } else { by_vb.remove(&found.vb) }
         };
-        ended.map(drop).ok_or(FileSnapshotRefusal::Unknown)
+        // Its file is closed without the lock.
+        drop(ended);
+        Ok(())
     }
 
     /// Fills `buf` with bytes of a snapshot's file. Reads the disk.

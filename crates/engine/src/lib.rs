@@ -139,7 +139,8 @@ pub use failure::Failure;
 pub use fetch_queue::{FetchPin, Fetched};
 pub use fetcher::{FetchStats, Fetching, read_from_disk};
 pub use file_snapshot::{
-    FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRefusal, FileSnapshots, IncomingFile,
+    FILE_SNAPSHOT_LEASE, FileSnapshotFigures, FileSnapshotRefusal, FileSnapshots, INCOMING_PART,
+    IncomingFile, SnapshotReader,
 };
 pub use fill_by_file::FileFillFailure;
 pub use flush_queue::FlushQueue;

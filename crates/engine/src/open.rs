@@ -32,6 +32,7 @@ use crate::failure::Failure;
 use crate::failure_log::FailureLog;
 use crate::fetcher::Fetching;
 use crate::figures::Figures;
+use crate::file_snapshot::remove_parts;
 use crate::flush_queue::{FlushQueue, Pace};
 use crate::flusher::Flushing;
 use crate::history::history_retention;
@@ -109,6 +110,7 @@ impl Bucket {
         env.disk
             .create_dir_all_synced(&config.dir)
             .map_err(|source| Failure::io("create", &config.dir, source))?;
+        remove_parts(&env, &config.dir);
         let identity = identity::of_bucket(&env, &config.dir)?;
         let is_ephemeral = config.kind == BucketKind::Ephemeral;
         let (starts, last) = Starts::read(&env, &config.dir, identity.owner())?;

@@ -140,6 +140,8 @@ impl Roles {
                 let mut shard = self.core.vbuckets.hold(vb, Holder::Roles);
                 shard.unloaded = None;
                 let nothing = shard.vb.install(loaded);
+                // What is stored may have documents of collections that it says are dropped.
+                self.collections.manifest.note_dropped(&mut shard, &self.core.keeper);
                 drop(shard);
                 drop(nothing);
                 Ok(())

@@ -10,7 +10,8 @@ use base::VbState;
 use base::env::Env;
 use common::{VB, World, stores};
 use engine::{
-    BucketKind, FILE_SNAPSHOT_LEASE, FileSnapshotRefusal, Progress, RangeScanRefusal, Refusal, StoreMode,
+    BucketKind, FILE_SNAPSHOT_LEASE, FileSnapshotRefusal, Progress, RangeScanRefusal, Refusal,
+    SnapshotReader, StoreMode,
 };
 use kvstore::{FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig};
 
@@ -27,6 +28,11 @@ fn worlds() -> impl Iterator<Item = World> {
     })
 }
 
+/// A client that is gone when it has asked.
+fn reader() -> SnapshotReader {
+    SnapshotReader::default()
+}
+
 fn bytes(world: &World, id: u128) -> Result<Vec<u8>, FileSnapshotRefusal> {
     let snapshots = world.bucket.file_snapshots();
     let mut bytes = vec![0; snapshots.len(id)? as usize];
@@ -38,7 +44,7 @@ fn bytes(world: &World, id: u128) -> Result<Vec<u8>, FileSnapshotRefusal> {
 fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
     for world in worlds() {
         let snapshots = world.bucket.file_snapshots();
-        let made = snapshots.prepare(VB, None).expect("made");
+        let made = snapshots.prepare(VB, None, &reader()).expect("made");
         let high = world.bucket.inspect(VB, |vb| vb.high_seqno()).expect("there is one");
         assert_eq!((made.seqno, made.vb), (high, VB), "what was in the journal is in the file");
         let first = bytes(&world, made.id).expect("read");
@@ -49,7 +55,7 @@ fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
         world.bucket.compaction().compact(VB, Default::default()).expect("taken");
         while world.bucket.compaction().compact_step() == Progress::Worked {}
         assert_eq!(bytes(&world, made.id).as_ref(), Ok(&first), "behind a compaction");
-        let again = snapshots.prepare(VB, None).expect("there is one");
+        let again = snapshots.prepare(VB, None, &reader()).expect("there is one");
         assert_eq!((again.id, again.seqno), (made.id, made.seqno), "a vBucket has one snapshot");
         assert_eq!(again.read_bytes, 2 * made.len);
         let past = |offset, len| snapshots.read(made.id, &mut vec![0; len], offset);
@@ -57,22 +63,47 @@ fn a_snapshot_has_what_is_stored_and_stays_as_it_is() {
         assert_eq!(past(made.len - 1, 2), Err(FileSnapshotRefusal::OutOfRange));
         assert_eq!(past(u64::MAX, 2), Err(FileSnapshotRefusal::OutOfRange));
         assert_eq!(snapshots.len(made.id ^ 1), Err(FileSnapshotRefusal::Unknown));
-        assert_eq!(snapshots.release_by_id(made.id ^ 1), Err(FileSnapshotRefusal::Unknown));
-        assert_eq!(snapshots.release(VbId(1)), Err(FileSnapshotRefusal::Unknown));
-        assert_eq!(snapshots.release_by_id(made.id), Ok(()));
-        assert_eq!(snapshots.release(VB), Err(FileSnapshotRefusal::Unknown));
-        let next = snapshots.prepare(VB, None).expect("another one");
+        assert_eq!(snapshots.release_by_id(made.id ^ 1, &reader()), Err(FileSnapshotRefusal::Unknown));
+        assert_eq!(snapshots.release(VbId(1), &reader()), Err(FileSnapshotRefusal::Unknown));
+        assert_eq!(snapshots.release_by_id(made.id, &reader()), Ok(()));
+        assert_eq!(snapshots.release(VB, &reader()), Err(FileSnapshotRefusal::Unknown));
+        let next = snapshots.prepare(VB, None, &reader()).expect("another one");
         assert!(next.id != made.id && next.seqno > made.seqno);
-        assert_eq!(snapshots.release(VB), Ok(()));
+        assert_eq!(snapshots.release(VB, &reader()), Ok(()));
         assert_eq!(bytes(&world, next.id), Err(FileSnapshotRefusal::Unknown));
     }
+}
+
+#[test]
+fn a_snapshot_stays_for_the_other_clients_that_asked_for_it() {
+    let world = worlds().next().expect("one");
+    let snapshots = world.bucket.file_snapshots();
+    let (first, second) = (reader(), reader());
+    let made = snapshots.prepare(VB, None, &first).expect("made");
+    for client in [&first, &second, &second] {
+        assert_eq!(snapshots.prepare(VB, None, client).expect("there is one").id, made.id);
+    }
+    assert_eq!(snapshots.release_by_id(made.id, &first), Ok(()));
+    assert!(bytes(&world, made.id).is_ok(), "the second one reads it");
+    assert_eq!(snapshots.release(VB, &second), Ok(()), "however often it asked");
+    assert_eq!(bytes(&world, made.id), Err(FileSnapshotRefusal::Unknown));
+    // One that is not connected any more is not waited for.
+    let made = snapshots.prepare(VB, None, &first).expect("made");
+    snapshots.prepare(VB, None, &second).expect("there is one");
+    drop(second);
+    assert_eq!(snapshots.release(VB, &first), Ok(()));
+    assert_eq!(bytes(&world, made.id), Err(FileSnapshotRefusal::Unknown));
+    // One that did not ask for it ends it for all: an order of an administrator.
+    let made = snapshots.prepare(VB, None, &first).expect("made");
+    assert_eq!(snapshots.release(VB, &reader()), Ok(()));
+    assert_eq!(bytes(&world, made.id), Err(FileSnapshotRefusal::Unknown));
 }
 
 #[test]
 fn a_snapshot_ends_with_its_lease_which_reading_renews() {
     let world = worlds().next().expect("one");
     let snapshots = world.bucket.file_snapshots();
-    let made = snapshots.prepare(VB, None).expect("made");
+    let made = snapshots.prepare(VB, None, &reader()).expect("made");
     let second = Duration::from_secs(1);
     for _ in 0..3 {
         world.handles.clock.advance(FILE_SNAPSHOT_LEASE - second);
@@ -89,18 +120,18 @@ fn a_snapshot_ends_with_its_lease_which_reading_renews() {
 fn a_snapshot_ends_with_the_role_and_the_history_of_its_vbucket() {
     for world in worlds() {
         let snapshots = world.bucket.file_snapshots();
-        let made = snapshots.prepare(VB, None).expect("made");
+        let made = snapshots.prepare(VB, None, &reader()).expect("made");
         for state in [VbState::Replica, VbState::Active] {
             world.bucket.roles().set_vbucket_state(VB, state, None).expect("there is one");
         }
         // Another history, although it is active again.
         assert_eq!(bytes(&world, made.id), Err(FileSnapshotRefusal::Unknown));
-        let next = snapshots.prepare(VB, None).expect("made");
+        let next = snapshots.prepare(VB, None, &reader()).expect("made");
         assert!(next.id != made.id && next.uuid != made.uuid);
         world.bucket.roles().set_vbucket_state(VB, VbState::Replica, None).expect("there is one");
         let refused = Err(FileSnapshotRefusal::Refused(Refusal::NotMyVbucket));
         assert_eq!(bytes(&world, next.id), refused);
-        assert_eq!(snapshots.prepare(VB, None).map(drop), refused.map(drop));
+        assert_eq!(snapshots.prepare(VB, None, &reader()).map(drop), refused.map(drop));
         world.bucket.maintenance().keep_step();
         world.handles.clock.advance(Duration::from_secs(2));
         world.bucket.maintenance().keep_step();
@@ -115,9 +146,9 @@ fn snapshots_and_scans_share_what_may_be_open() {
     world.set("k", "v").expect("stored");
     assert!(world.bucket.flushing().flush_all());
     let snapshots = world.bucket.file_snapshots();
-    assert_eq!(snapshots.prepare(VbId(1), None).map(drop), Err(FileSnapshotRefusal::NotPersisted));
-    snapshots.prepare(VB, None).expect("made");
-    assert_eq!(snapshots.prepare(VbId(1), None).map(drop), Err(FileSnapshotRefusal::TooMany));
+    assert_eq!(snapshots.prepare(VbId(1), None, &reader()).map(drop), Err(FileSnapshotRefusal::NotPersisted));
+    snapshots.prepare(VB, None, &reader()).expect("made");
+    assert_eq!(snapshots.prepare(VbId(1), None, &reader()).map(drop), Err(FileSnapshotRefusal::TooMany));
     let wanted = engine::RangeScanWanted {
         collection: base::CollectionId::DEFAULT,
         start: std::ops::Bound::Unbounded,
@@ -130,7 +161,7 @@ fn snapshots_and_scans_share_what_may_be_open() {
     };
     let scans = world.bucket.range_scans();
     assert_eq!(scans.create(VB, wanted.clone()), Err(RangeScanRefusal::TooMany));
-    snapshots.release(VB).expect("there is one");
+    snapshots.release(VB, &reader()).expect("there is one");
     scans.create(VB, wanted).expect("made");
 }
 
@@ -140,7 +171,7 @@ fn a_bucket_without_files_of_its_vbuckets_refuses() {
     let ephemeral = |config: &mut engine::BucketConfig| config.kind = BucketKind::Ephemeral;
     let world = stores::open(env, handles, |_| Arc::new(kvstore::Nothing), ephemeral);
     world.set("k", "v").expect("stored");
-    let refused = world.bucket.file_snapshots().prepare(VB, None).map(drop);
+    let refused = world.bucket.file_snapshots().prepare(VB, None, &reader()).map(drop);
     assert_eq!(refused, Err(FileSnapshotRefusal::Refused(Refusal::NoDisk)));
     let log = |env: &Env| -> Arc<dyn KvStore> {
         let files = FilesConfig::Log(LogConfig::default());
@@ -151,5 +182,8 @@ fn a_bucket_without_files_of_its_vbuckets_refuses() {
     let world = stores::open(env, handles, log, |_| {});
     world.set("k", "v").expect("stored");
     assert!(world.bucket.flushing().flush_all());
-    assert_eq!(world.bucket.file_snapshots().prepare(VB, None).map(drop), Err(FileSnapshotRefusal::NoFiles));
+    assert_eq!(
+        world.bucket.file_snapshots().prepare(VB, None, &reader()).map(drop),
+        Err(FileSnapshotRefusal::NoFiles)
+    );
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use base::encryption::{DataKeys, EncryptedDisk};
 use base::env::sim::{Call, Effect, Fault, On, Survival};
 use base::env::{Env, OpenMode};
-use base::{Cas, DurabilityLevel, RevSeqno, Seqno, VbState, VersionMeta};
+use base::{Cas, DurabilityLevel, RevSeqno, ScopeId, Seqno, VbState, VersionMeta};
 use common::{VB, World, doc, set, stores, topology};
-use engine::{Durable, FileFillFailure, Incoming, Refusal, StoreMode};
+use engine::{Durable, FileFillFailure, Incoming, Progress, Refusal, SnapshotReader, StoreMode};
 use kvstore::{KvStore, Values};
-use vbucket::{FailoverEntry, IncomingSnapshot};
+use vbucket::{FailoverEntry, IncomingSnapshot, Manifest, ManifestUid, Scope};
 
 type Store = fn(&Env) -> Arc<dyn KvStore>;
 
@@ -46,7 +46,7 @@ fn source(store: Store) -> World {
 
 fn image(world: &World) -> Vec<u8> {
     let snapshots = world.bucket.file_snapshots();
-    let made = snapshots.prepare(VB, None).expect("made");
+    let made = snapshots.prepare(VB, None, &SnapshotReader::default()).expect("made");
     let mut bytes = vec![0; made.len as usize];
     snapshots.read(made.id, &mut bytes, 0).expect("read");
     bytes
@@ -275,6 +275,34 @@ fn a_file_that_was_not_taken_is_on_record_no_more_when_it_is_removed() {
         }
     }
     assert!(failed > 3, "{failed}");
+}
+
+/// Documents of a collection that was dropped are in the file, and hidden: they leave the disk of the replica, too.
+#[test]
+fn what_is_dropped_in_a_file_is_erased() {
+    let source = source(stores::files);
+    let scope = Scope { id: ScopeId(0), name: "_default".into() };
+    let empty = Manifest::new(ManifestUid(1), [scope], []).expect("it is valid");
+    source.bucket.collections().set_manifest(empty).expect("it follows");
+    assert!(source.bucket.flushing().flush_all());
+    let bytes = image(&source);
+    let (env, handles) = Env::sim(6);
+    let world = replica(env.clone(), handles, stores::files, &source);
+    // It has looked at what it has before the file comes.
+    let chores = || {
+        world.handles.clock.advance(Duration::from_secs(2));
+        while world.bucket.maintenance().keep_step() {}
+        while world.bucket.compaction().compact_step() != Progress::Idle {}
+        assert!(world.bucket.flushing().flush_all());
+    };
+    chores();
+    arrive(&world, &env, &bytes);
+    fill(&world).expect("filled");
+    let dropped =
+        || world.bucket.with_vbucket(VB, |vb| vb.collections().dropped().len()).expect("it is there");
+    assert_eq!(dropped(), 1);
+    (0..50).for_each(|_| chores());
+    assert_eq!(dropped(), 0, "nothing of it is left");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use base::planted::{self, Bug};
-use engine::{Bucket, StreamWanted};
+use engine::{Bucket, SnapshotReader, StreamWanted};
 use protocol::extras::ConfigVersion;
 use protocol::feature::{Feature, Features};
 
@@ -73,6 +73,8 @@ pub struct Session {
     pub client_id: Option<Box<str>>,
     /// How often the client has asked for the main group of stats.
     pub main_group_asked: u32,
+    /// Whose snapshots of files it keeps from being ended.
+    pub reader: SnapshotReader,
     /// What makes it a connection for streams.
     pub dcp: Option<Box<DcpConnection>>,
     /// The newest cluster map that was sent to the client.
@@ -93,6 +95,7 @@ pub struct SharedSession {
     times: Option<Arc<BucketTimes>>,
     sent_map: Option<ConfigVersion>,
     main_group_asked: u32,
+    reader: SnapshotReader,
 }
 
 impl SharedSession {
@@ -109,6 +112,7 @@ impl SharedSession {
             times: self.times,
             sent_map: self.sent_map,
             main_group_asked: self.main_group_asked,
+            reader: self.reader,
             ..Session::default()
         }
     }
@@ -128,6 +132,7 @@ impl Session {
             times: self.times.clone(),
             sent_map: self.sent_map,
             main_group_asked: self.main_group_asked,
+            reader: self.reader.clone(),
         }
     }
 

@@ -47,7 +47,7 @@ pub fn prepare(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return cx.error(Status::NotSupported, "the files of a snapshot are couchstore files");
     }
     let bucket = cx.bucket();
-    let snapshot = match bucket.file_snapshots().prepare(cx.vbucket, most_version) {
+    let snapshot = match bucket.file_snapshots().prepare(cx.vbucket, most_version, &cx.session.reader) {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refuse(cx, refusal),
     };
@@ -55,13 +55,14 @@ pub fn prepare(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// Release snapshot: that of the vBucket, or the one whose UUID is the key.
+/// Release snapshot: that of the vBucket, or the one whose UUID is the key. It ends unless another client that asked for it
+/// is connected still.
 pub fn release(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let bucket = cx.bucket();
     let snapshots = bucket.file_snapshots();
     let released = match (request.key.is_empty(), id_of(request.key)) {
-        (true, _) => snapshots.release(cx.vbucket),
-        (false, Some(id)) => snapshots.release_by_id(id),
+        (true, _) => snapshots.release(cx.vbucket, &cx.session.reader),
+        (false, Some(id)) => snapshots.release_by_id(id, &cx.session.reader),
         (false, None) => Err(FileSnapshotRefusal::Unknown),
     };
     match released {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use base::env::{Env, File, OpenMode, Task};
 use base::limits::MAX_FRAME_BODY_BYTES;
 use base::{Account, Part, VbId};
-use engine::{Completer, IncomingFile};
+use engine::{Completer, INCOMING_PART, IncomingFile};
 use protocol::{ParsedResponse, RequestParts, Status, magic, opcode, parse_response, write_request};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha512};
@@ -361,8 +361,31 @@ impl Download {
             success(status, PREPARE)?;
             SourceManifest::parse(value, self.vb)
         };
-        let manifest = first_of(ask(&mut wire, &prepare, told), too_late(dial)).await??;
-        let (part, file) = self.held(|| self.part(&manifest))?;
+        let prepared = first_of(ask(&mut wire, &prepare, told), too_late(dial)).await?;
+        let uuid = prepared.as_ref().map_or_else(|_| String::new(), |manifest| manifest.uuid.clone());
+        let copied = match prepared {
+            Ok(manifest) => self.fragments(dial, &mut wire, &manifest, written).await,
+            Err(failure) => Err(failure),
+        };
+        // A connection that broke is made again, and the copy goes on with the same snapshot. Else the source keeps it for
+        // nothing until it ends by itself; whether it ends now does not matter here.
+        let is_over = !matches!(copied, Err(DownloadFailure::Link(_) | DownloadFailure::Refused(PREPARE, _)));
+        if is_over {
+            let release = self.request(opcode::RELEASE_SNAPSHOT, uuid.as_bytes(), b"");
+            let _ = first_of(ask(&mut wire, &release, |_, _: &[u8]| ()), too_late(dial)).await;
+        }
+        copied
+    }
+
+    /// Copies what is not here yet. `written` is how much of the file is here.
+    async fn fragments(
+        &self,
+        dial: &impl DownloadDial,
+        wire: &mut impl Wire,
+        manifest: &SourceManifest,
+        written: &mut u64,
+    ) -> Downloaded {
+        let (part, file) = self.held(|| self.part(manifest))?;
         *written = file.len()?.min(manifest.bytes);
         file.set_len(*written)?;
         let mut unsynced = 0;
@@ -387,7 +410,7 @@ impl Download {
                 Ok(fragment.len() as u64)
             };
             let begun = self.env.clock.monotonic();
-            let bytes = first_of(ask(&mut wire, &request, wrote), too_late(dial)).await??;
+            let bytes = first_of(ask(wire, &request, wrote), too_late(dial)).await??;
             self.keep_rate(dial, bytes, begun).await;
             *written += bytes;
             unsynced += bytes;
@@ -396,10 +419,7 @@ impl Download {
                 unsynced = 0;
             }
         }
-        self.finish(&part, &*file, &manifest)?;
-        // The snapshot would end by itself; whether it does so now does not matter here.
-        let release = self.request(opcode::RELEASE_SNAPSHOT, manifest.uuid.as_bytes(), b"");
-        let _ = first_of(ask(&mut wire, &release, |_, _: &[u8]| ()), too_late(dial)).await;
+        self.finish(&part, &*file, manifest)?;
         Ok(manifest.bytes)
     }
 
@@ -420,7 +440,7 @@ impl Download {
     fn part(&self, manifest: &SourceManifest) -> Result<(PathBuf, Arc<dyn File>), DownloadFailure> {
         let (disk, folder) = (&self.env.disk, self.into.folder());
         disk.create_dir_all_synced(folder)?;
-        let name = format!("{}.part", manifest.uuid);
+        let name = format!("{}{INCOMING_PART}", manifest.uuid);
         for other in disk.read_dir(folder)?.iter().filter(|other| **other != name) {
             disk.remove_file(&folder.join(other))?;
         }

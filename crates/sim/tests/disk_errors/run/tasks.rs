@@ -433,12 +433,13 @@ impl engine::WriteChanges for Lines {
 fn copy_file(world: &mut World) {
     let bucket = world.bucket();
     let snapshots = bucket.file_snapshots();
-    let Ok(made) = snapshots.prepare(PLAIN, None) else { return };
+    let reader = engine::SnapshotReader::default();
+    let Ok(made) = snapshots.prepare(PLAIN, None, &reader) else { return };
     let mut bytes = vec![0; made.len as usize];
     if snapshots.read(made.id, &mut bytes, 0).is_ok() {
         assert!(bytes.iter().any(|byte| *byte != 0), "a file has a header");
     }
-    snapshots.release(PLAIN).expect("it was made");
+    snapshots.release(PLAIN, &reader).expect("it was made");
 }
 
 fn backfill(world: &mut World) {
