@@ -255,7 +255,7 @@ mod tests {
         let map: Value = serde_json::from_slice(maps.bucket("x").expect("given").json()).expect("JSON");
         let servers = &map["vBucketServerMap"];
         assert_eq!(servers["serverList"], json!(["10.0.0.1:20", "10.0.0.1:30"]));
-        assert_eq!(servers["vBucketMap"], json!([[0, 1], [1, -1], [-1, 0], [-1, -1]]));
+        assert_eq!(servers["vBucketMap"], json!([[0, 1], [1, -1], [0, -1], [-1, -1]]));
         assert_eq!(servers["numReplicas"], 1);
         assert_eq!(map["collectionsManifestUid"], "1a");
         assert_eq!(map["nodes"].as_array().map(Vec::len), Some(2));

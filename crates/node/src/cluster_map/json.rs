@@ -104,6 +104,9 @@ pub(super) fn of_bucket(layout: &Layout, bucket: &BucketLayout) -> Value {
 }
 
 /// For each vBucket the places of its nodes in the list of servers, -1 where there is none.
+///
+/// While its active copy is chosen the first of its copies stands there: that node answers *not my vBucket* until it serves,
+/// which clients try again on. There are clients that give a vBucket up which no node is named for (record 0225).
 fn rows(layout: &Layout, bucket: &BucketLayout) -> Vec<Vec<i32>> {
     let mut numbers = vec![-1; layout.nodes.len()];
     for (number, (at, _)) in layout.active().enumerate() {
@@ -115,7 +118,11 @@ fn rows(layout: &Layout, bucket: &BucketLayout) -> Vec<Vec<i32>> {
             let place = row.get(at).copied().flatten();
             place.and_then(|place| numbers.get(usize::from(place)).copied()).unwrap_or(-1)
         };
-        (0..width).map(number).collect()
+        let mut row: Vec<i32> = (0..width).map(number).collect();
+        if let Some(copy) = row.iter().position(|place| *place >= 0) {
+            row.swap(0, copy);
+        }
+        row
     };
     bucket.rows.iter().map(row).collect()
 }
