@@ -177,7 +177,10 @@ fn describe(node: &Node, spec: &BucketSpec, bucket: &Bucket, headers: &HeaderMap
         if let Some(found) = progress::last(node, &spec.name) {
             told["encryptionAtRestInfo"] = encryption_info(&found);
         }
-        told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
+        // Only views know of it, which the field has with one of the stores alone.
+        if spec.backend == StorageBackend::Couchstore {
+            told["replicaIndex"] = json!(spec.hints.replica_index.unwrap_or(spec.replicas > 0));
+        }
     }
     told
 }

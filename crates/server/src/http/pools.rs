@@ -1,6 +1,7 @@
 //! The tree under `/pools`: the cluster and its maps, with the fields without which some client gives up.
 
 use ::cluster::damage::{self, Wrong};
+use ::cluster::state::State as ClusterState;
 use ::node::Node;
 use ::node::cluster::serving::is_a_clusters;
 use ::node::host_failure::MOST_BUCKETS;
@@ -217,11 +218,46 @@ pub(super) async fn this_node(
 
 /// `GET /nodeStatuses`: by address.
 pub(super) async fn node_statuses(State(shared): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    let view = view_of(&shared).map(|(_, view)| view);
     let status = |node: Value| {
         let address = node["hostname"].as_str().unwrap_or_default().to_owned();
-        (address, json!({ "status": node["status"], "otpNode": node["otpNode"] }))
+        let name = node["otpNode"].as_str().and_then(|name| name.split('@').next()).unwrap_or_default();
+        let copies = view.as_deref().map_or(Copies::default(), |view| Copies::of(&view.state, name));
+        let told = json!({
+            "status": node["status"],
+            "otpNode": node["otpNode"],
+            "dataless": false,
+            "replication": copies.share(),
+            "gracefulFailoverPossible": copies.active > 0 && copies.active == copies.with_replica,
+        });
+        (address, told)
     };
     Json(nodes::list(&shared.node, &headers).into_iter().map(status).collect::<Map<_, _>>().into())
+}
+
+/// The vBuckets that a node of a cluster is active for, and how many of them another member has a replica of.
+#[derive(Clone, Copy, Default)]
+struct Copies {
+    active: usize,
+    with_replica: usize,
+}
+
+impl Copies {
+    fn of(state: &ClusterState, name: &str) -> Copies {
+        let mut copies = Copies::default();
+        let Some(id) = state.nodes.keys().find(|id| id.to_string() == name) else { return copies };
+        let chains = state.buckets.values().flat_map(|bucket| &bucket.map);
+        for chain in chains.filter(|chain| chain.first() == Some(&Some(*id))) {
+            copies.active += 1;
+            copies.with_replica += usize::from(chain.iter().skip(1).any(Option::is_some));
+        }
+        copies
+    }
+
+    /// 1 if each of them has one, or there is none; as the field tells of a node alone.
+    fn share(self) -> f64 {
+        if self.active == 0 { 1.0 } else { self.with_replica as f64 / self.active as f64 }
+    }
 }
 
 /// `GET /pools/default/terseClusterInfo`

@@ -10,20 +10,22 @@ use std::sync::{Arc, Weak};
 
 use ::node::form::escaped;
 use ::node::kept_users::{EntryKind, KeptUser, KeptUsers, UsersRefusal};
+use axum::Json;
 use axum::extract::{Path, State};
+use axum::response::IntoResponse;
 use serde_json::{Map, Value, json};
 
 use super::pieces::{PIECE_BYTES, Source, json_of};
 use super::query::Query;
 use super::shared::Shared;
-use super::users::{Answered, LOCAL, UsersAnswer, check_domain, group, kept, kept_here, user};
+use super::users::{Answered, EXTERNAL, LOCAL, UsersAnswer, check_domain, group, kept, kept_here, user};
 
 /// Where users are listed.
 const PATH: &str = "/settings/rbac/users";
 /// How many users a page may have.
 const PAGE_SIZES: std::ops::RangeInclusive<usize> = 2..=100;
 /// Domains of the field. This node has users of the first one alone.
-const DOMAINS: [&str; 2] = [LOCAL, "external"];
+const DOMAINS: [&str; 2] = [LOCAL, EXTERNAL];
 
 /// The parameters behind the `?`.
 type Parameters = BTreeMap<String, String>;
@@ -276,6 +278,11 @@ pub(super) async fn list_domain(
     Path(domain): Path<String>,
     Query(parameters): Query<Parameters>,
 ) -> Answered {
+    if domain == EXTERNAL {
+        let is_page = PageWanted::read(&parameters, Some(&domain)).map_err(UsersAnswer::from)?.is_some();
+        let page = json!({ "total": 0, "links": {}, "skipped": 0, "users": [] });
+        return Ok(Json(if is_page { page } else { json!([]) }).into_response());
+    }
     check_domain(&domain)?;
     users(shared, Some(&domain), &parameters).await
 }

@@ -26,6 +26,8 @@ use super::shared::Shared;
 
 /// The one domain there is: users whose passwords the node checks itself.
 pub(super) const LOCAL: &str = "local";
+/// The field's other one, of users that another server checks: it has none here.
+pub(super) const EXTERNAL: &str = "external";
 
 impl From<UsersRefusal> for UsersAnswer {
     fn from(refusal: UsersRefusal) -> UsersAnswer {
@@ -70,6 +72,11 @@ impl From<Response> for UsersAnswer {
     fn from(response: Response) -> UsersAnswer {
         UsersAnswer(Box::new(response))
     }
+}
+
+/// The empty text, as JSON: the field's answer to a change of a user or a group.
+fn changed() -> Response {
+    Json("").into_response()
 }
 
 /// Changes the users on a thread that may wait for the disk.
@@ -269,6 +276,10 @@ pub(super) async fn put(
     Path((domain, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Answered {
+    if domain == EXTERNAL {
+        let what = "This node knows users of the domain local alone, whose passwords it checks itself";
+        return Err(UsersRefusal::Field("_", what.to_owned()).into());
+    }
     check_domain(&domain)?;
     check_kept(&shared, &name)?;
     let fields = form::parse(&body);
@@ -292,7 +303,7 @@ pub(super) async fn put(
         hash,
     };
     let env = shared.node.env().clone();
-    change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await
+    change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await.map(|_| changed())
 }
 
 /// `DELETE /settings/rbac/users/DOMAIN/NAME`
@@ -308,7 +319,7 @@ pub(super) async fn remove(
         (Err(UsersRefusal::NotFound(_)), Some(here)) => Err(is_configured(here)),
         (done, _) => done,
     };
-    change(&shared, remove).await
+    change(&shared, remove).await.map(|_| changed())
 }
 
 /// `GET /settings/rbac/backup`: users and groups in the fields of their forms, with what checks passwords.
@@ -367,7 +378,8 @@ pub(super) async fn put_group(
     let text = |name| field(&fields, name).unwrap_or_default();
     let (description, reference) = (text("description"), text("ldap_group_ref"));
     let roles = roles(&shared, &text("roles"))?;
-    change(&shared, move |kept| kept.put_group(&caller, &name, (&description, &reference), &roles)).await
+    change(&shared, move |kept| kept.put_group(&caller, &name, (&description, &reference), &roles)).await?;
+    Ok(changed())
 }
 
 /// `DELETE /settings/rbac/groups/NAME`
@@ -376,7 +388,7 @@ pub(super) async fn remove_group(
     Extension(Caller(caller)): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Answered {
-    change(&shared, move |kept| kept.remove_group(&caller, &name)).await
+    change(&shared, move |kept| kept.remove_group(&caller, &name)).await.map(|_| changed())
 }
 
 /// `GET /settings/rbac/roles`: each role, with `*` for what it can be narrowed to.
