@@ -18,7 +18,7 @@ use crate::audit::AuditLog;
 use crate::audit::record::Ends;
 use crate::changing::Changing;
 use crate::client_addresses::ClientAddresses;
-use crate::close_reason::CloseReason;
+use crate::close_reason::CloseLimits;
 use crate::cluster_map::{ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::connection_memory::ConnectionMemory;
@@ -109,8 +109,8 @@ pub struct FailedLogin<'a> {
 /// Events that clients and damage can bring about again and again.
 #[derive(Default)]
 pub struct Events {
-    /// Connections that were closed because of a client's mistake, by its kind.
-    pub closed: [RateLimit; CloseReason::MISTAKES],
+    /// Connections that were closed because of a client's mistake, by its reason.
+    pub closed: CloseLimits,
     /// Logins that failed.
     pub logins: RateLimit,
     /// Those of them over HTTP: KV counts by its answers.
