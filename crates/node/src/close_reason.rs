@@ -111,16 +111,16 @@ pub struct CloseLimits(Mutex<BTreeMap<(usize, &'static str), RateLimit>>);
 
 impl CloseLimits {
     /// A connection was closed. Whether that is to be logged as a mistake: then how many of the same were left out.
-    pub fn admit(&self, reason: CloseReason, now: Duration) -> Told {
-        let Some(mistake) = reason.mistake() else { return Told::NoMistake };
+    pub fn admit(&self, reason: CloseReason, now: Duration) -> CloseTold {
+        let Some(mistake) = reason.mistake() else { return CloseTold::NoMistake };
         let mut limits = self.0.lock();
-        limits.entry(mistake).or_default().admit(now).map_or(Told::LeftOut, Told::Now)
+        limits.entry(mistake).or_default().admit(now).map_or(CloseTold::LeftOut, CloseTold::Now)
     }
 }
 
 /// What is logged of a closed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum CloseTold {
     /// It is no mistake of the client.
     NoMistake,
     /// One of the same was logged just now.
@@ -137,10 +137,10 @@ mod tests {
     fn one_fault_of_tls_does_not_hide_another_one() {
         let (limits, now) = (CloseLimits::default(), Duration::from_secs(1));
         let [ca, clear] = [CloseReason::Tls("a CA"), CloseReason::Tls("clear text")];
-        assert_eq!(limits.admit(ca, now), Told::Now(0));
-        assert_eq!([limits.admit(ca, now), limits.admit(ca, now)], [Told::LeftOut; 2]);
-        assert_eq!(limits.admit(clear, now), Told::Now(0));
-        assert_eq!(limits.admit(ca, now + Duration::from_secs(5)), Told::Now(2));
-        assert_eq!(limits.admit(CloseReason::Quit, now), Told::NoMistake);
+        assert_eq!(limits.admit(ca, now), CloseTold::Now(0));
+        assert_eq!([limits.admit(ca, now), limits.admit(ca, now)], [CloseTold::LeftOut; 2]);
+        assert_eq!(limits.admit(clear, now), CloseTold::Now(0));
+        assert_eq!(limits.admit(ca, now + Duration::from_secs(5)), CloseTold::Now(2));
+        assert_eq!(limits.admit(CloseReason::Quit, now), CloseTold::NoMistake);
     }
 }

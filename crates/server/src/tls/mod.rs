@@ -174,12 +174,12 @@ struct Present {
     looks_without_cas: u32,
     /// How often files were taken: what was read before the last time may be older than what counts.
     changes: u64,
-    taken: Taken,
+    taken: TlsTaken,
 }
 
 /// What of the files new connections are made with, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TlsTaken {
     /// Since when certificate and key are.
     pub(crate) pair_since_s: u64,
     /// How many CAs `tls-ca` has; `None` without one.
@@ -190,14 +190,14 @@ pub(crate) struct Taken {
 
 /// What is different since files were read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct TlsChanges {
     /// Certificate, key, or what the configuration says of TLS.
     pub(crate) pair: bool,
     /// The CAs.
     pub(crate) cas: bool,
 }
 
-impl Changes {
+impl TlsChanges {
     /// Whether anything is.
     pub(crate) fn any(self) -> bool {
         self.pair || self.cas
@@ -382,7 +382,7 @@ impl Tls {
         }
         let (config, is_shut) = (config.clone(), false);
         let now_s = u64::from(env.clock.unix_s());
-        let taken = Taken { pair_since_s: now_s, cas: None, cas_since_s: now_s };
+        let taken = TlsTaken { pair_since_s: now_s, cas: None, cas_since_s: now_s };
         let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes: 0, taken };
         Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
     }
@@ -426,9 +426,12 @@ impl Tls {
     }
 
     /// What new connections are made with, and since when.
-    pub(crate) fn taken(&self) -> Taken {
+    pub(crate) fn taken(&self) -> TlsTaken {
         let present = self.present.lock();
-        Taken { cas: present.files.ca.as_ref().map(|_| present.made.shown.count_of_cas()), ..present.taken }
+        TlsTaken {
+            cas: present.files.ca.as_ref().map(|_| present.made.shown.count_of_cas()),
+            ..present.taken
+        }
     }
 
     /// Whether the certificate that clients are shown is for a host.
@@ -555,11 +558,11 @@ impl Tls {
     /// As [`Tls::load`]; certificate and key stay as they were. Which certificates of clients count does not: a CA that
     /// was taken out must not count because of a key that does not fit. If the CAs cannot be read, none counts.
     pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
-        self.reload_by(env, Some(config)).map(Changes::any)
+        self.reload_by(env, Some(config)).map(TlsChanges::any)
     }
 
     /// The same by the configuration that there is, if no other one is given.
-    fn reload_by(&self, env: &Env, wanted: Option<&TlsConfig>) -> Result<Changes, TlsError> {
+    fn reload_by(&self, env: &Env, wanted: Option<&TlsConfig>) -> Result<TlsChanges, TlsError> {
         loop {
             let (before, config) = {
                 let present = self.present.lock();
@@ -581,7 +584,7 @@ impl Tls {
         read: Result<ReadFiles, TlsError>,
         config: &TlsConfig,
         now_s: u64,
-    ) -> Result<Changes, TlsError> {
+    ) -> Result<TlsChanges, TlsError> {
         let (files, ca) = match read {
             Ok(read) => read,
             Err(error) => return Err(self.without_cas(config, error)),
@@ -594,13 +597,13 @@ impl Tls {
     }
 
     /// What new connections are made with from now on, and what of it is something else than before.
-    fn take(&self, files: Files, config: &TlsConfig, now_s: u64) -> Result<Changes, TlsError> {
+    fn take(&self, files: Files, config: &TlsConfig, now_s: u64) -> Result<TlsChanges, TlsError> {
         let (kept, changes, taken, told) = {
             let mut present = self.present.lock();
             let before = &present.files;
             let is_pair = before.certificate != files.certificate || before.key != files.key;
             let is_cas = before.ca != files.ca || before.knows_no_clients != files.knows_no_clients;
-            let told = Changes { pair: is_pair || present.config != *config, cas: is_cas };
+            let told = TlsChanges { pair: is_pair || present.config != *config, cas: is_cas };
             if !told.any() {
                 present.looks_without_cas = 0;
                 return Ok(told);
@@ -689,7 +692,7 @@ impl Tls {
     }
 
     /// As [`Tls::reload`], with the configuration that there is.
-    pub(crate) fn reload_same(&self, env: &Env) -> Result<Changes, TlsError> {
+    pub(crate) fn reload_same(&self, env: &Env) -> Result<TlsChanges, TlsError> {
         self.reload_by(env, None)
     }
 
@@ -721,7 +724,7 @@ impl Tls {
     }
 
     /// Tells the log what is different since the files were read again.
-    fn tell(&self, changes: Changes) {
+    fn tell(&self, changes: TlsChanges) {
         if changes.pair {
             tracing::info!(
                 event = "certificate_changed",
