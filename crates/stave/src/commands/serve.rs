@@ -117,8 +117,8 @@ pub struct ServeFlags {
     /// A file whose first line is that password
     #[arg(long, value_name = "FILE", env = "STAVE_PASSWORD_FILE", conflicts_with = "password")]
     password_file: Option<PathBuf>,
-    /// A bucket, its memory quota and its type (couchstore, magma for data larger than memory, ephemeral for memory
-    /// alone); may be repeated; replaces all buckets of the configuration file [default: default:256MiB:couchstore]
+    /// A bucket, its memory quota and its type (couchstore, magma for data larger than memory, rocksdb where it is
+    /// built in, ephemeral for memory alone); may be repeated; replaces all buckets of the configuration file [default: default:256MiB:couchstore]
     #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]", env = "STAVE_BUCKETS", value_delimiter = ',')]
     bucket: Vec<String>,
     /// Threads that serve clients [default: one for each CPU]
