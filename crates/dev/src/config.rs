@@ -53,6 +53,8 @@ pub struct DevConfig {
     /// What connections are encrypted with; each node takes free ports for those of clients, and all connections between
     /// nodes are made to these ports. `None`: none is encrypted.
     pub tls: Option<DevTls>,
+    /// Whether users may do what they lack privileges for, which is told and recorded: for looking which an application needs.
+    pub debugs_privileges: bool,
     /// What puts documents into the buckets. `None`: they begin empty.
     pub seed: Option<Seed>,
     /// The last lines of the process's log, which all nodes tell.

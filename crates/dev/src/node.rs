@@ -11,6 +11,7 @@ use ::node::Node;
 use ::node::cluster::Cluster;
 use ::node::config::{Config, Settings};
 use ::node::injections::Injection;
+use ::node::let_through;
 use base::env::Env;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ pub(super) struct DevNode {
     wires: Arc<Wires>,
     /// By how many seconds its wall clock is off.
     offset_s: Arc<AtomicI64>,
+    debugs_privileges: bool,
     is_cut_from_store: AtomicBool,
     /// Held while it is started, stopped or killed.
     changing: Mutex<()>,
@@ -114,8 +116,12 @@ impl DevNode {
         let folder = config.data.join(folder_name(number));
         let node = Config::new(settings, folder, config.threads, String::new)?;
         let (recent_log, log_levels) = (config.recent_log.clone(), config.log_levels.clone());
-        let node =
-            Config { is_member: true, buckets: config.buckets.clone(), recent_log, log_levels, ..node };
+        let audit = match config.debugs_privileges {
+            true => vec![("auditdEnabled".to_owned(), "true".to_owned())],
+            false => Vec::new(),
+        };
+        let buckets = config.buckets.clone();
+        let node = Config { is_member: true, buckets, recent_log, log_levels, audit, ..node };
         let (env, offset_s) = world(env, number, wires);
         Ok(DevNode {
             number,
@@ -123,6 +129,7 @@ impl DevNode {
             store: Arc::clone(store),
             wires: Arc::clone(wires),
             offset_s,
+            debugs_privileges: config.debugs_privileges,
             is_cut_from_store: AtomicBool::new(false),
             changing: Mutex::default(),
             inner: Mutex::new(Inner { config: node, uuid: None, life: None, last: Weak::new() }),
@@ -143,6 +150,9 @@ impl DevNode {
         let disk = MortalDisk::new(Arc::clone(&self.env.disk), death.clone());
         let env = Env { disk: Arc::new(disk), ..self.env.clone() };
         let server = serve(config, env).map_err(|source| self.failed(source))?;
+        if self.debugs_privileges {
+            let_through::switch_on(server.node());
+        }
         let gate = Arc::new(Gate::new(Arc::clone(&self.store)));
         gate.cut(self.is_cut_from_store.load(Ordering::SeqCst));
         let mut inner = self.inner.lock();

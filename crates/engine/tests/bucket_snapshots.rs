@@ -236,6 +236,7 @@ fn a_bucket_that_goes_to_another_store_ends_what_is_kept_of_the_one_before() {
         let files = match backend {
             StorageBackend::Couchstore => FilesConfig::Couch(CouchConfig::default()),
             StorageBackend::LogStructured => FilesConfig::Log(LogConfig::default()),
+            StorageBackend::RocksDb => FilesConfig::Rocks(kvstore::RocksConfig::default()),
         };
         let config = JournaledConfig { files, ..JournaledConfig::default() };
         let store = Journaled::open(env, "/data/test".as_ref(), config)?;

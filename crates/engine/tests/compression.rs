@@ -6,17 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{Cas, Datatype, ItemKind, Moment, RevSeqno, Version, VersionMeta};
-use common::{VB, Watched, doc};
-use engine::{
-    CompressionStats, CounterRequest, End, Mutated, Refusal, StoreMode, StoreRequest, WithMetaRequest, value,
-};
+use common::{VB, Watched, doc, pack};
+use engine::{CompressionStats, CounterRequest, End, Mutated, Refusal, WithMetaRequest, value};
 use subdoc::request::{self, Features};
 
 const JSON_SNAPPY: Datatype = Datatype(3);
-
-fn pack(plain: &[u8]) -> Vec<u8> {
-    snap::raw::Encoder::new().compress_vec(plain).expect("it is short")
-}
 
 fn long_json() -> String {
     format!("{{\"text\":\"{}\",\"n\":1}}", "tomatoes ".repeat(60))
@@ -32,22 +26,8 @@ fn noise(len: usize) -> String {
     next.take(len).collect()
 }
 
-fn try_store(world: &Watched, key: &str, body: &[u8], datatype: Datatype) -> Result<Mutated, Refusal> {
-    let request = StoreRequest {
-        key: doc(key),
-        body,
-        datatype,
-        flags: 7,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    };
-    world.bucket.documents().store(VB, &request, world.bucket.now())
-}
-
 fn store_packed(world: &Watched, key: &str, plain: &str) -> Mutated {
-    try_store(world, key, &pack(plain.as_bytes()), Datatype::SNAPPY).expect("stored")
+    world.try_store_as(key, &pack(plain.as_bytes()), Datatype::SNAPPY).expect("stored")
 }
 
 fn with_meta(world: &Watched, key: &str, value: &[u8], datatype: Datatype) -> Result<Mutated, Refusal> {
@@ -114,10 +94,10 @@ fn the_mode_decides_in_which_form_values_are_held() {
         with_meta(&world, &key, &packed, JSON_SNAPPY).expect("applied");
         assert_eq!(held(&world, &key).meta().datatype, datatype, "{mode}");
         assert_eq!((read(&world, "set"), read(&world, &key)), (json.clone(), json.clone()));
-        try_store(&world, "plain", json.as_bytes(), Datatype::RAW).expect("stored");
+        world.try_store_as("plain", json.as_bytes(), Datatype::RAW).expect("stored");
         assert_eq!(held(&world, "plain").meta().datatype, Datatype::JSON, "plain stays plain for now");
         // What would not become smaller is never held compressed.
-        try_store(&world, "noise", &pack(noise(100).as_bytes()), Datatype::SNAPPY).expect("stored");
+        world.try_store_as("noise", &pack(noise(100).as_bytes()), Datatype::SNAPPY).expect("stored");
         assert_eq!(held(&world, "noise").meta().datatype, Datatype::RAW);
     }
 }
@@ -407,7 +387,7 @@ fn hostile_blocks_are_refused_wherever_they_come() {
         set_mode(&world, mode);
         for (what, block) in hostile() {
             for (key, way) in [("new", "set"), ("k", "set over xattrs")] {
-                let refused = try_store(&world, key, &block, Datatype::SNAPPY).err();
+                let refused = world.try_store_as(key, &block, Datatype::SNAPPY).err();
                 assert!(matches!(refused, Some(Refusal::BadSnappy | Refusal::TooBig)), "{way}: {what}");
             }
             for end in [End::Front, End::Back] {

@@ -5,11 +5,9 @@ mod common;
 
 use base::env::Env;
 use base::{Cas, Datatype, ItemKind, Version, VersionMeta};
-use common::{VB, Watched, doc};
+use common::{VB, Watched, doc, pack};
 use engine::settings::Key;
-use engine::{
-    ConflictRule, EvictionPolicy, Mutated, Refusal, Settings, StoreMode, StoreRequest, WithMetaRequest, value,
-};
+use engine::{ConflictRule, EvictionPolicy, Mutated, Refusal, Settings, WithMetaRequest, value};
 
 /// A bucket whose clock stands at the same time as that of every other one made so.
 fn cluster(rule: ConflictRule, policy: EvictionPolicy) -> Watched {
@@ -34,30 +32,12 @@ enum Write<'a> {
 /// Stores a document, and replaces or deletes it.
 fn write(world: &Watched, key: &str, write: Write<'_>) -> Version {
     world.set(key, "before");
-    let now = world.bucket.now();
-    let packed;
-    let (body, datatype) = match write {
-        Write::Plain(text) => (text.as_bytes(), Datatype::RAW),
-        Write::Packed(text) => {
-            packed = snap::raw::Encoder::new().compress_vec(text.as_bytes()).expect("it is short");
-            (packed.as_slice(), Datatype::SNAPPY)
-        }
-        Write::Deletion => {
-            world.bucket.documents().delete(VB, doc(key), Cas::ANY, now).expect("deleted");
-            return held(world, key);
-        }
+    let stored = match write {
+        Write::Plain(text) => world.try_store_as(key, text.as_bytes(), Datatype::RAW),
+        Write::Packed(text) => world.try_store_as(key, &pack(text.as_bytes()), Datatype::SNAPPY),
+        Write::Deletion => world.bucket.documents().delete(VB, doc(key), Cas::ANY, world.bucket.now()),
     };
-    let request = StoreRequest {
-        key: doc(key),
-        body,
-        datatype,
-        flags: 7,
-        expiry: 0,
-        mode: StoreMode::Set,
-        cas: Cas::ANY,
-        preserve_expiry: false,
-    };
-    world.bucket.documents().store(VB, &request, now).expect("stored");
+    stored.expect("taken");
     held(world, key)
 }
 

@@ -24,6 +24,20 @@ pub enum Failure {
         /// Operation, path and offset.
         source: logstore::Failure,
     },
+    /// RocksDB refuses, or what it keeps is damaged.
+    #[error("vBucket {vb}: RocksDB cannot {operation} in {dir}: {what}", dir = dir.display())]
+    Rocks {
+        /// Which vBucket it shows at.
+        vb: VbId,
+        /// What was tried.
+        operation: &'static str,
+        /// The folder of the database.
+        dir: PathBuf,
+        /// Whether the disk or the bytes are at fault.
+        fault: RocksFault,
+        /// What RocksDB says, with the file if it names one.
+        what: String,
+    },
     /// The folder has the files of another store than the bucket is to be kept in, or of a version of it that is not read
     /// here, or the store cannot work as it was asked to. What is in the folder is sound, and stays.
     #[error("{dir} cannot be used: {what}", dir = dir.display())]
@@ -159,6 +173,19 @@ pub enum Failure {
     },
 }
 
+/// What is at fault if RocksDB fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RocksFault {
+    /// What is stored is not what was stored.
+    Damage,
+    /// There is no room left.
+    DiskFull,
+    /// The vBucket could not be read when it had to be, and is not used until the next start.
+    Unread,
+    /// Anything else: the disk refuses, or the database stopped writing after an earlier failure.
+    Other,
+}
+
 /// So that one `?` serves failures of both floors while a store below calls back.
 pub(crate) enum Trouble<E> {
     /// Of the store below.
@@ -193,6 +220,7 @@ impl Failure {
             Failure::Log { source: logstore::Failure::Io { source, .. }, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
+            Failure::Rocks { fault, .. } => *fault == RocksFault::DiskFull,
             Failure::Shared { is_disk_full, .. } => *is_disk_full,
             _ => false,
         }
@@ -210,6 +238,7 @@ impl Failure {
                 | couchstore::Failure::Poisoned { .. } => false,
             },
             Failure::Log { source, .. } => source.is_damage(),
+            Failure::Rocks { fault, .. } => *fault == RocksFault::Damage,
             Failure::Record { .. }
             | Failure::State { .. }
             | Failure::Journal { .. }
@@ -233,6 +262,9 @@ impl Failure {
     pub(crate) fn is_of_one_file(&self) -> bool {
         if let Failure::Log { source, .. } = self {
             return source.is_of_one() && !self.is_disk_full();
+        }
+        if let Failure::Rocks { fault, .. } = self {
+            return matches!(fault, RocksFault::Damage | RocksFault::Unread);
         }
         let names_one = matches!(
             self,

@@ -3,17 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 
-use base::env::Env;
 use base::{Seqno, VbId};
 
-use crate::catalog::Catalog;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
-use crate::couch::{self, Couch, CouchConfig, Trust};
+use crate::couch::{self, CouchConfig};
 use crate::failure::Failure;
 use crate::journal::ToldSeqnos;
-use crate::log::{self, Log, LogConfig};
+use crate::log::LogConfig;
+use crate::rocks_config::{HAS_ROCKSDB, RocksConfig, is_rocks_folder};
 use crate::state::VbStateDoc;
 use crate::store::{KvStore, SaveBatch, StoredVb};
 
@@ -25,6 +23,56 @@ pub enum StorageBackend {
     Couchstore,
     /// Segments and sorted runs that vBuckets share (docs/adr/0129-the-log-structured-store.md).
     LogStructured,
+    /// RocksDB, for all vBuckets together, if the binary has it (docs/adr/0222-rocksdb-behind-the-store-trait.md).
+    RocksDb,
+}
+
+impl StorageBackend {
+    /// All of them.
+    pub const ALL: [StorageBackend; 3] =
+        [StorageBackend::Couchstore, StorageBackend::LogStructured, StorageBackend::RocksDb];
+
+    /// The field's word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            StorageBackend::Couchstore => "couchstore",
+            StorageBackend::LogStructured => "magma",
+            StorageBackend::RocksDb => "rocksdb",
+        }
+    }
+
+    /// The store that a word means; `None` if it is no such word.
+    pub fn of_word(word: &str) -> Option<StorageBackend> {
+        StorageBackend::ALL.into_iter().find(|backend| backend.word() == word)
+    }
+
+    /// Whether this binary can keep documents in it.
+    pub fn is_built_in(self) -> bool {
+        self != StorageBackend::RocksDb || HAS_ROCKSDB
+    }
+
+    /// Whether it needs a journal in front of it, because it has no log of its own.
+    pub fn needs_journal(self) -> bool {
+        self != StorageBackend::Couchstore
+    }
+
+    /// The store whose files a folder has, by one of their names.
+    pub(crate) fn of_file(name: &str) -> Option<StorageBackend> {
+        if logstore::is_file(name) {
+            return Some(StorageBackend::LogStructured);
+        }
+        if is_rocks_folder(name) {
+            return Some(StorageBackend::RocksDb);
+        }
+        couch::parse_name(name).map(|_| StorageBackend::Couchstore)
+    }
+
+    /// The store whose files a folder has, by all names in it: couchstore if there are none of any.
+    pub fn of_names(names: &[String]) -> StorageBackend {
+        let of = |name: &String| StorageBackend::of_file(name);
+        let others = names.iter().filter_map(of).find(|backend| *backend != StorageBackend::Couchstore);
+        others.unwrap_or_default()
+    }
 }
 
 /// Which store is behind a journal, and choices about it.
@@ -34,6 +82,8 @@ pub enum FilesConfig {
     Couch(CouchConfig),
     /// A log-structured store for all vBuckets.
     Log(LogConfig),
+    /// RocksDB for all vBuckets.
+    Rocks(RocksConfig),
 }
 
 impl Default for FilesConfig {
@@ -57,54 +107,17 @@ impl FilesConfig {
     pub(crate) fn keeps_history(&self) -> bool {
         matches!(self, FilesConfig::Log(log) if log.history.is_on())
     }
-
-    /// Refuses a folder whose catalog is older than what is in it, if that can be told before anything is believed.
-    pub(crate) fn refuse_older(&self, env: &Env, dir: &Path, catalog: &Catalog) -> Result<(), Failure> {
-        match self {
-            FilesConfig::Log(_) => log::refuse_older(env, dir, catalog),
-            // Each file is compared with what is listed of it.
-            FilesConfig::Couch(_) => Ok(()),
-        }
-    }
-
-    /// Opens what is in a folder: as the journal has it on record, or else as the catalog lists it.
-    pub(crate) fn open(
-        &self,
-        env: Env,
-        dir: &Path,
-        catalog: Arc<Catalog>,
-        record: Option<&OnRecord<'_>>,
-    ) -> Result<Box<dyn Files>, Failure> {
-        let config = match *self {
-            FilesConfig::Log(config) => {
-                return Ok(Box::new(Log::open_with(env, dir, config, catalog, record)?));
-            }
-            FilesConfig::Couch(config) => config,
-        };
-        Ok(Box::new(match record {
-            None => Couch::open_as_listed(env, dir, config, catalog)?,
-            Some(OnRecord { commits, missing, told }) => {
-                let trust = Trust::Journal { record: commits, missing, told: *told };
-                Couch::open_with(env, dir, config, catalog, &trust)?
-            }
-        }))
-    }
 }
 
-/// Files of another store in a bucket's folder are the bucket's, and would be passed over: refuses one of a
-/// log-structured store where couchstore files are expected, and the other way round.
+/// Files of another store in a bucket's folder are the bucket's, and would be passed over: refuses one.
 pub(crate) fn refuse_of_another(expected: StorageBackend, dir: &Path, name: &str) -> Result<(), Failure> {
-    let what = match expected {
-        StorageBackend::Couchstore if logstore::is_file(name) => {
-            format!(
-                "it has {name}, a file of a log-structured store: the bucket's type is magma, not couchstore"
-            )
-        }
-        StorageBackend::LogStructured if couch::parse_name(name).is_some() => {
-            format!("it has {name}, a couchstore file: the bucket's type is couchstore, not magma")
-        }
-        _ => return Ok(()),
+    let Some(found) = StorageBackend::of_file(name).filter(|found| *found != expected) else { return Ok(()) };
+    let is = match found {
+        StorageBackend::Couchstore => "a couchstore file",
+        StorageBackend::LogStructured => "a file of a log-structured store",
+        StorageBackend::RocksDb => "a RocksDB database",
     };
+    let what = format!("it has {name}, {is}: the bucket's type is {}, not {}", found.word(), expected.word());
     Err(Failure::OtherStore { dir: dir.to_owned(), what })
 }
 

@@ -74,7 +74,7 @@ impl JournaledConfig {
             frame_bytes: (self.journal_bytes / 16).clamp(4 << 10, 1 << 20) as usize,
             spare_segments: 4,
             // What is much larger than memory is written as seldom as can be.
-            compresses: matches!(self.files, FilesConfig::Log(_)),
+            compresses: !matches!(self.files, FilesConfig::Couch(_)),
         }
     }
 }
@@ -255,8 +255,7 @@ impl Journaled {
     /// Opens a bucket's folder to work without a journal. What a journal of before holds goes to the files first.
     pub fn without_journal(env: Env, dir: &Path, config: JournaledConfig) -> Result<Couch, Failure> {
         let FilesConfig::Couch(couch) = config.files else {
-            let what =
-                "a log-structured store is always behind a journal, and that is switched off".to_owned();
+            let what = "this store is always behind a journal, and that is switched off".to_owned();
             // No damage: a member of a cluster must not make the bucket again for it.
             return Err(Failure::OtherStore { dir: dir.to_owned(), what });
         };

@@ -20,9 +20,12 @@ mod memory;
 pub mod migrate;
 mod moving;
 mod nothing;
+mod opening;
 mod read_only;
 pub mod repair;
 pub mod replace;
+mod rocks;
+mod rocks_config;
 mod sort;
 mod state;
 mod store;
@@ -35,7 +38,7 @@ pub use couch::{
     rev_meta_of,
 };
 pub use couchstore::FORMAT as COUCH_FORMAT;
-pub use failure::Failure;
+pub use failure::{Failure, RocksFault};
 pub use files::{FilesConfig, StorageBackend};
 pub use journal::JournalStats;
 pub use journaled::{Journaled, JournaledConfig};
@@ -51,6 +54,8 @@ pub use moving::{
 };
 pub use nothing::Nothing;
 pub use read_only::open_to_read;
+pub use rocks::{check_rocks, open_rocks};
+pub use rocks_config::{HAS_ROCKSDB, RocksConfig, is_rocks_folder};
 pub use sort::{
     add_newest_of, add_with_past_of, newest_of, release, sort_newest, sort_newest_from, sort_with_past,
 };

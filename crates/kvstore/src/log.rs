@@ -6,7 +6,7 @@
 mod behind;
 mod check;
 mod compact;
-mod item;
+pub(crate) mod item;
 mod raw;
 mod snapshot;
 mod state;

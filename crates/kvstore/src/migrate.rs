@@ -17,9 +17,11 @@ use crate::copying::{CopyFailure, PieceLimits, copy_piece, partial_state, piece,
 use crate::couch::{Couch, CouchConfig};
 use crate::failure::Failure;
 use crate::files::StorageBackend;
-use crate::log::{Log, LogConfig, is_log_file};
+use crate::log::{Log, LogConfig};
 use crate::read_only::open_to_read;
 use crate::replace::Replacement;
+use crate::rocks;
+use crate::rocks_config::{RocksConfig, is_rocks_folder};
 use crate::store::{Background, KvStore, Snapshot, StoredVb};
 
 /// What is saved at once.
@@ -86,11 +88,7 @@ pub struct Migrated {
 pub fn backend_of(env: &Env, dir: &Path) -> Result<StorageBackend, Failure> {
     let listed = env.disk.read_dir(dir);
     let names = listed.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
-    Ok(if names.iter().any(|name| is_log_file(name)) {
-        StorageBackend::LogStructured
-    } else {
-        StorageBackend::Couchstore
-    })
+    Ok(StorageBackend::of_names(&names))
 }
 
 /// Brings the bucket in `dir` to another store: the new folder is in its place then, and the old one in
@@ -144,6 +142,7 @@ fn open(env: &Env, dir: &Path, backend: StorageBackend) -> Result<Box<dyn KvStor
     Ok(match backend {
         StorageBackend::Couchstore => Box::new(Couch::open(env.clone(), dir, CouchConfig::default())?),
         StorageBackend::LogStructured => Box::new(Log::open(env.clone(), dir, LogConfig::default())?),
+        StorageBackend::RocksDb => rocks::open_alone(env.clone(), dir, RocksConfig::default())?,
     })
 }
 
@@ -268,7 +267,9 @@ fn bytes_of(env: &Env, dir: &Path) -> Result<u64, Failure> {
     let mut bytes = 0;
     for name in env.disk.read_dir(dir).map_err(failed("list", dir))? {
         let path = dir.join(name);
-        if env.disk.read_dir(&path).is_err() {
+        if is_rocks_folder(&path.file_name().unwrap_or_default().to_string_lossy()) {
+            bytes += bytes_of(env, &path)?;
+        } else if env.disk.read_dir(&path).is_err() {
             let file = env.disk.open(&path, base::env::OpenMode::Read).map_err(failed("open", &path))?;
             bytes += file.len().map_err(failed("measure", &path))?;
         }

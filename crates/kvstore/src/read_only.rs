@@ -7,16 +7,17 @@ use base::env::{CopyOnWriteDisk, Env};
 
 use crate::couch::CouchConfig;
 use crate::failure::Failure;
-use crate::files::FilesConfig;
+use crate::files::{FilesConfig, StorageBackend};
 use crate::journaled::{Journaled, JournaledConfig};
-use crate::log::{LogConfig, is_log_file};
+use crate::log::LogConfig;
 use crate::moving::is_moving;
+use crate::rocks_config::RocksConfig;
 
 /// Bytes of what opening a folder writes that are kept in memory: as much as the largest journal has.
 const MOST_WRITTEN_BYTES: u64 = 1 << 30;
 /// Files that are open at once.
 const MOST_OPEN_FILES: usize = 128;
-/// Bytes of blocks of a log-structured store that are kept in memory.
+/// Bytes of blocks of a log-structured store or of RocksDB that are kept in memory.
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// Opens a bucket's folder as a node does, whichever store it is of and with what its journal holds, and changes nothing
@@ -35,9 +36,10 @@ pub fn open_to_read(env: &Env, dir: &Path) -> Result<Journaled, Failure> {
     }
     let listed = env.disk.read_dir(dir);
     let names = listed.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
-    let files = match names.iter().any(|name| is_log_file(name)) {
-        true => FilesConfig::Log(LogConfig::new(MOST_OPEN_FILES, CACHE_BYTES)),
-        false => {
+    let files = match StorageBackend::of_names(&names) {
+        StorageBackend::LogStructured => FilesConfig::Log(LogConfig::new(MOST_OPEN_FILES, CACHE_BYTES)),
+        StorageBackend::RocksDb => FilesConfig::Rocks(RocksConfig::new(MOST_OPEN_FILES, CACHE_BYTES)),
+        StorageBackend::Couchstore => {
             FilesConfig::Couch(CouchConfig { max_open_files: MOST_OPEN_FILES, ..CouchConfig::default() })
         }
     };

@@ -14,10 +14,9 @@ use std::sync::Arc;
 use base::encryption::is_keys_file;
 use base::env::{Disk, Env, OpenMode};
 
-use crate::couch::parse_name;
 use crate::couch::whole::copy;
 use crate::failure::Failure;
-use crate::log::is_log_file;
+use crate::files::StorageBackend;
 use crate::moving::MIGRATION;
 
 /// The folder in a data directory for folders that are being replaced.
@@ -152,7 +151,7 @@ impl<'a> Replacement<'a> {
     /// If the disk refuses.
     pub fn copy_small_files(&self, was_closed: bool) -> Result<(), Failure> {
         let is_small = |name: &str| {
-            let is_documents = is_log_file(name) || parse_name(name).is_some();
+            let is_documents = StorageBackend::of_file(name).is_some();
             let is_ours = ["catalog", "journal.", MIGRATION].iter().any(|first| name.starts_with(first));
             let is_there = is_keys_file(name);
             !is_documents && !is_ours && !is_there && !name.ends_with(".new") && (name != CLEAN || was_closed)

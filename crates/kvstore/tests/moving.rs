@@ -41,6 +41,7 @@ fn config(backend: StorageBackend, history: HistoryRetention) -> JournaledConfig
     let files = match backend {
         StorageBackend::Couchstore => FilesConfig::Couch(CouchConfig::default()),
         StorageBackend::LogStructured => FilesConfig::Log(LogConfig { store, history }),
+        StorageBackend::RocksDb => FilesConfig::Rocks(kvstore::RocksConfig::default()),
     };
     JournaledConfig { files, journal_bytes: 256 << 10, file_after: Duration::from_secs(1) }
 }

@@ -58,6 +58,7 @@ fn files(backend: StorageBackend) -> FilesConfig {
     match backend {
         StorageBackend::Couchstore => FilesConfig::Couch(CouchConfig::default()),
         StorageBackend::LogStructured => FilesConfig::Log(LogConfig { store, ..LogConfig::default() }),
+        StorageBackend::RocksDb => FilesConfig::Rocks(kvstore::RocksConfig::default()),
     }
 }
 

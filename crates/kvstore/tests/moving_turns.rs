@@ -35,6 +35,7 @@ fn config(backend: StorageBackend) -> JournaledConfig {
             store: logstore::Config::default(),
             history: HistoryRetention::default(),
         }),
+        StorageBackend::RocksDb => FilesConfig::Rocks(kvstore::RocksConfig::default()),
     };
     JournaledConfig { files, journal_bytes: 256 << 10, file_after: Duration::from_secs(1) }
 }
@@ -121,7 +122,7 @@ fn moved(store: &Movable, waits: impl Fn()) {
 fn one(seed: u64, from: StorageBackend, what: Change) {
     let to = match from {
         StorageBackend::Couchstore => StorageBackend::LogStructured,
-        StorageBackend::LogStructured => StorageBackend::Couchstore,
+        StorageBackend::LogStructured | StorageBackend::RocksDb => StorageBackend::Couchstore,
     };
     let handles = SimHandles::new(seed);
     let env = handles.env();

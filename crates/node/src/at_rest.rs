@@ -259,7 +259,8 @@ fn encrypt_again(env: &Env, ring: &KeyRing, folder: &Path, of_others: &[&str]) -
         let is_spare = name.starts_with(SPARE);
         let is_of_store = LEFT_ALONE.iter().any(|left| name.starts_with(left))
             || name.contains(".couch.")
-            || kvstore::is_log_file(&name);
+            || kvstore::is_log_file(&name)
+            || kvstore::is_rocks_folder(&name);
         // There may be thousands of these: they are not even opened.
         if is_of_store && !is_spare {
             continue;

@@ -50,8 +50,7 @@ const NOT_A_NAME: &str = "Bucket name can only contain characters in range A-Z, 
 /// The field's words for a quota that is missing or no number.
 const NO_QUOTA: &str = "The RAM Quota must be specified and must be a positive integer.";
 /// The field's server says no more than that the type is invalid.
-const WRONG_TYPE: &str =
-    "invalid bucket type: it must be 'membase' (or 'couchbase' or 'couchstore'), 'magma' or 'ephemeral'";
+const WRONG_TYPE: &str = "invalid bucket type: it must be 'membase' (or 'couchbase' or 'couchstore'), 'magma', 'rocksdb' or 'ephemeral'";
 
 /// What the form says, as far as it is valid.
 #[derive(Default)]
@@ -96,6 +95,9 @@ impl BucketForm {
         // A word that is none is told below.
         let asked = self.get("storageBackend").filter(|_| kind == BucketKind::Persistent);
         let backend = asked.and_then(|word| naming::backend_from(&word)).unwrap_or(of_type);
+        if !backend.is_built_in() {
+            self.wrong("storageBackend", naming::NOT_BUILT_IN);
+        }
         let quota_bytes = match self.get("ramQuota").or_else(|| self.get("ramQuotaMB")) {
             Some(text) => mebibytes(&text),
             None => Err(NO_QUOTA.to_owned()),
@@ -254,7 +256,7 @@ impl Reading {
                 Ok(())
             }
             "storageBackend" if is_disk => match naming::backend_from(value) {
-                None => Err(format!("{value:?}: storage backend must be either 'couchstore' or 'magma'")),
+                None => Err(format!("{value:?}: storage backend must be 'couchstore', 'magma' or 'rocksdb'")),
                 Some(backend) if backend != self.backend => {
                     let is = naming::storage_backend(self.kind, self.backend);
                     Err(format!(

@@ -1,8 +1,12 @@
 //! Why a connection is closed.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use base::RateLimit;
 use dcp::Disconnect;
+use parking_lot::Mutex;
 use protocol::{FrameError, Status};
 
 /// Why a connection is closed.
@@ -78,15 +82,14 @@ impl CloseReason {
         )
     }
 
-    /// Which kind of mistake the client made, as a number below [`CloseReason::MISTAKES`], that an operator has to do
-    /// something about.
-    pub fn mistake(&self) -> Option<usize> {
+    /// Which mistake the client made that an operator has to do something about: its kind, and what of it has another cure.
+    fn mistake(&self) -> Option<(usize, &'static str)> {
         match self {
-            CloseReason::Frame(_) => Some(0),
-            CloseReason::StatusNotUnderstood(_) => Some(1),
-            CloseReason::Violation(_) | CloseReason::Feed(_) => Some(2),
-            CloseReason::TooSlow(_) => Some(3),
-            CloseReason::Tls(_) => Some(4),
+            CloseReason::Frame(_) => Some((0, "")),
+            CloseReason::StatusNotUnderstood(_) => Some((1, "")),
+            CloseReason::Violation(_) | CloseReason::Feed(_) => Some((2, "")),
+            CloseReason::TooSlow(_) => Some((3, "")),
+            CloseReason::Tls(why) => Some((4, *why)),
             CloseReason::Quit
             | CloseReason::ByClient
             | CloseReason::Shutdown
@@ -99,7 +102,45 @@ impl CloseReason {
             | CloseReason::Network(_) => None,
         }
     }
+}
 
-    /// Kinds of mistakes.
-    pub const MISTAKES: usize = 5;
+/// How often closed connections are logged. Each reason has a limit of its own: a client that tries again and again with one
+/// fault does not hide another client's. There are as many as this program has texts for them.
+#[derive(Default)]
+pub struct CloseLimits(Mutex<BTreeMap<(usize, &'static str), RateLimit>>);
+
+impl CloseLimits {
+    /// A connection was closed. Whether that is to be logged as a mistake: then how many of the same were left out.
+    pub fn admit(&self, reason: CloseReason, now: Duration) -> CloseTold {
+        let Some(mistake) = reason.mistake() else { return CloseTold::NoMistake };
+        let mut limits = self.0.lock();
+        limits.entry(mistake).or_default().admit(now).map_or(CloseTold::LeftOut, CloseTold::Now)
+    }
+}
+
+/// What is logged of a closed connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseTold {
+    /// It is no mistake of the client.
+    NoMistake,
+    /// One of the same was logged just now.
+    LeftOut,
+    /// It is logged, and so many of the same were left out before.
+    Now(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_fault_of_tls_does_not_hide_another_one() {
+        let (limits, now) = (CloseLimits::default(), Duration::from_secs(1));
+        let [ca, clear] = [CloseReason::Tls("a CA"), CloseReason::Tls("clear text")];
+        assert_eq!(limits.admit(ca, now), CloseTold::Now(0));
+        assert_eq!([limits.admit(ca, now), limits.admit(ca, now)], [CloseTold::LeftOut; 2]);
+        assert_eq!(limits.admit(clear, now), CloseTold::Now(0));
+        assert_eq!(limits.admit(ca, now + Duration::from_secs(5)), CloseTold::Now(2));
+        assert_eq!(limits.admit(CloseReason::Quit, now), CloseTold::NoMistake);
+    }
 }

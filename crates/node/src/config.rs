@@ -26,7 +26,6 @@ use ::cluster::state::Alternate;
 use base::encryption::WrappingKeys;
 use bucket::parse_size;
 use descriptors::Asked;
-use kvstore::StorageBackend;
 
 use crate::alternate::is_host;
 use crate::connection_memory::LEAST_LIMIT_BYTES;
@@ -324,7 +323,10 @@ impl Config {
                 }
                 None => {}
             }
-            if self.journal == Switch::Off && bucket.backend == StorageBackend::LogStructured {
+            if !bucket.backend.is_built_in() {
+                return Err(ConfigError::NotBuiltIn(bucket.name.clone()));
+            }
+            if self.journal == Switch::Off && bucket.backend.needs_journal() {
                 return Err(ConfigError::NeedsJournal(bucket.name.clone()));
             }
             if let Err(error) = bucket.settings.check_history(bucket.backend) {
@@ -404,6 +406,9 @@ mod tests {
         assert_eq!(config("buckets = [\"a\", \"A\"]").err(), Some(case));
         let without = config("journal = \"off\"\nbuckets = [\"b:1GiB:magma\"]").err();
         assert_eq!(without, Some(ConfigError::NeedsJournal("b".to_owned())));
+        let rocks = config("buckets = [\"b:1GiB:rocksdb\"]").err();
+        let not_built_in = ConfigError::NotBuiltIn("b".to_owned());
+        assert_eq!(rocks, (!kvstore::HAS_ROCKSDB).then_some(not_built_in));
         assert!(config("journal = \"off\"\nbuckets = [\"b:1GiB:ephemeral\"]").is_ok());
         assert_eq!(config("vbuckets = 3").err(), Some(ConfigError::Vbuckets(3)));
         assert_eq!(config("threads = 0").err(), Some(ConfigError::Threads(0)));
@@ -539,7 +544,7 @@ mod tests {
             ("name = \"a\"\nquotta = 1", "unknown field `quotta`"),
             ("name = \"a b\"", "bucket name \"a b\""),
             ("name = \"a\"\nquota = \"much\"", "quota \"much\""),
-            ("name = \"a\"\ntype = \"rocksdb\"", "bucket type \"rocksdb\""),
+            ("name = \"a\"\ntype = \"leveldb\"", "bucket type \"leveldb\""),
             ("name = \"a\"\neviction-policy = \"lru\"", "item_eviction_policy = \"lru\": give one of"),
             (
                 "name = \"a\"\neviction-policy = \"noEviction\"",

@@ -190,6 +190,11 @@ pub fn is_open_to_all(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.permissions().mode() & OF_THE_WORLD != 0)
 }
 
+/// Lets every user of the machine read a file, of which its owner alone writes: for what is public, and has to be handed on.
+pub fn let_all_read(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o644))
+}
+
 /// Takes the rights of others from a file or folder, not through a link.
 fn close(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;

@@ -17,6 +17,7 @@ use crate::commands::stats::denied_group;
 use crate::context::{Context, Finish, Outcome, denied, has_no_such_collection};
 use crate::counters::WorkerCounters;
 use crate::injections::apply::apply;
+use crate::let_through::lets_through;
 use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
@@ -54,10 +55,19 @@ pub struct Desk<'a> {
 enum Refused {
     Status(Status),
     Error(Status, String),
+    /// The user lacks a privilege, with what is told.
+    Denied(Privilege, String),
     /// Neither the user nor the bucket is known (any more), which clients of any age are told.
     NoAccess,
     /// The collection is not there for this user.
     UnknownCollection,
+}
+
+impl Refused {
+    /// The privilege that the user lacks.
+    fn lacks(&self) -> Option<Privilege> {
+        if let Refused::Denied(privilege, _) = self { Some(*privilege) } else { None }
+    }
 }
 
 /// What came of a request.
@@ -153,11 +163,13 @@ fn handle(
     };
     let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
     desk.session.follow_manifest();
-    let (row, infos, key) = match admit_or_log_in(row, desk.node, desk.session, request) {
+    let (mine, admitted) = admitted(row, desk.node, desk.session, request);
+    let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
+            let lacks = refused.lacks();
             refuse(&mut reply, desk.node, desk.session, refused);
-            kv::not_admitted(desk.node, desk.session, row, reply.answered());
+            kv::not_admitted(desk.node, desk.session, row, reply.answered(), lacks);
             return (reply.must_close().map_or(Outcome::Done, Outcome::Close), reply.answered());
         }
     };
@@ -174,12 +186,9 @@ fn handle(
         work_bytes: desk.work_bytes,
         reply,
     };
-    if let Some(turned_away) = turned_away(&mut ctx, closed) {
-        return (turned_away, ctx.reply.answered());
-    }
-    if desk.finish.is_none()
-        && let Some(kept) = kv::refused(&mut ctx, request).or_else(|| apply(&mut ctx))
-    {
+    let kept = kept_from(&mut ctx, closed, desk.finish.is_none(), request);
+    if let Some(kept) = kept {
+        give_back(ctx.session, mine);
         return (kept, ctx.reply.answered());
     }
     note_asked(&mut ctx, desk.thread, request);
@@ -193,6 +202,7 @@ fn handle(
         Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
         outcome => outcome,
     };
+    give_back(ctx.session, mine);
     if let Some(status) = ctx.reply.answered() {
         kv::answered(&ctx, request, status);
     }
@@ -205,6 +215,70 @@ fn handle(
     }
     let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
     (outcome, ctx.reply.answered().or(ctx.reply.answered_elsewhere()))
+}
+
+/// Admits a request. With it come the session's own rights, if it goes on without those that it lacks.
+fn admitted<'a>(
+    row: Option<&'static Row>,
+    node: &Node,
+    session: &mut Session,
+    request: &Request<'a>,
+) -> (Option<Rights>, Result<Admitted<'a>, Refused>) {
+    match admit_or_log_in(row, node, session, request) {
+        Err(refused) => debugged(row, node, session, request, refused),
+        admitted => (None, admitted),
+    }
+}
+
+/// What becomes of a request that is refused, on a node that lets those through which lack a privilege: it is admitted with all
+/// rights, and the session's own come with it, to be given back.
+#[cold]
+fn debugged<'a>(
+    row: Option<&'static Row>,
+    node: &Node,
+    session: &mut Session,
+    request: &Request<'a>,
+    refused: Refused,
+) -> (Option<Rights>, Result<Admitted<'a>, Refused>) {
+    let lacking = match (&refused, row) {
+        (Refused::UnknownCollection, Some(row)) => row.privileges.missing_in(session.rights.whole),
+        _ => refused.lacks(),
+    };
+    let Some((privilege, row)) = lacking.zip(row).filter(|_| node.privilege_debug.is_on()) else {
+        return (None, Err(refused));
+    };
+    let mine = std::mem::replace(&mut session.rights, Rights::everything());
+    let admitted = admit(Some(row), session, request);
+    if admitted.is_err() {
+        // It is refused for another reason, too.
+        session.rights = mine;
+        return (None, Err(refused));
+    }
+    let everything = std::mem::replace(&mut session.rights, mine.clone());
+    lets_through(node, session, row.name, privilege);
+    session.rights = everything;
+    (Some(mine), admitted)
+}
+
+/// Ends what [`debugged`] began. A handler that has changed what the session may do has done so for good.
+fn give_back(session: &mut Session, mine: Option<Rights>) {
+    if let Some(mine) = mine.filter(|_| session.rights.is_same(&Rights::everything())) {
+        session.rights = mine;
+    }
+}
+
+/// Answers a command that does not get to its handler although the client may use it.
+fn kept_from(
+    ctx: &mut Context<'_>,
+    closed: Option<Closed>,
+    is_first: bool,
+    request: &Request<'_>,
+) -> Option<Outcome> {
+    if let Some(turned_away) = turned_away(ctx, closed) {
+        return Some(turned_away);
+    }
+    // What was begun has met these.
+    if is_first { kv::refused(ctx, request).or_else(|| apply(ctx)) } else { None }
 }
 
 /// Answers a command that is not handled here, or not now, although nothing is wrong with it.
@@ -245,6 +319,7 @@ fn refuse(reply: &mut Reply<'_>, node: &Node, session: &Session, refused: Refuse
     match refused {
         Refused::Status(status) => reply.status(status),
         Refused::Error(status, context) => reply.error(status, &context),
+        Refused::Denied(_, context) => reply.error(Status::Eaccess, &context),
         Refused::NoAccess => match (session.put_off.as_deref(), session.unknown_certified.as_deref()) {
             _ if session.is_authenticated() => reply.status_for_all(Status::Eaccess),
             (Some(put_off), _) => reply.error_for_all(Status::Etmpfail, put_off.why),
@@ -337,7 +412,7 @@ fn admit<'a>(
                 opcode::STAT => denied_group(privilege, request.key, bucket),
                 _ => denied(row, privilege),
             };
-            Err(Refused::Error(Status::Eaccess, context))
+            Err(Refused::Denied(privilege, context))
         }
         Permission::Hidden if infos.impersonate.is_none() => Err(Refused::UnknownCollection),
         _ => Ok((row, infos, key)),

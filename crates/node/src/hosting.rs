@@ -12,7 +12,7 @@ use base::{Heap, VbId, VbState};
 use engine::{Bucket, BucketKind, MOST_RANGE_SCANS, SnapshotFiles, TaskKind};
 use kvstore::{
     CouchConfig, FilesConfig, Journaled, JournaledConfig, KvStore, LogConfig, Movable, MoveStage,
-    StorageBackend,
+    RocksConfig, StorageBackend,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -641,6 +641,9 @@ fn open_files(
             let history = engine::history_retention(&bucket.settings, bucket.vbuckets);
             let config = LogConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE);
             FilesConfig::Log(LogConfig { history, ..config })
+        }
+        StorageBackend::RocksDb => {
+            FilesConfig::Rocks(RocksConfig::new(max_open_files, bucket.quota_bytes / CACHE_SHARE))
         }
     };
     let default = JournaledConfig::default();

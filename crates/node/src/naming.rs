@@ -18,6 +18,7 @@ pub fn kind_from(text: &str) -> Option<(BucketKind, StorageBackend)> {
     match text {
         "couchstore" | "couchbase" | "membase" => Some((BucketKind::Persistent, StorageBackend::Couchstore)),
         "magma" => Some((BucketKind::Persistent, StorageBackend::LogStructured)),
+        "rocksdb" => Some((BucketKind::Persistent, StorageBackend::RocksDb)),
         "ephemeral" => Some((BucketKind::Ephemeral, StorageBackend::default())),
         _ => None,
     }
@@ -34,7 +35,7 @@ pub fn bucket_type(kind: BucketKind) -> &'static str {
 /// The kind and the store as a configuration has them.
 pub fn type_name(kind: BucketKind, backend: StorageBackend) -> &'static str {
     match kind {
-        BucketKind::Persistent => backend_word(backend),
+        BucketKind::Persistent => backend.word(),
         BucketKind::Ephemeral => "ephemeral",
     }
 }
@@ -42,25 +43,19 @@ pub fn type_name(kind: BucketKind, backend: StorageBackend) -> &'static str {
 /// What keeps the documents, as bucket descriptions have it.
 pub fn storage_backend(kind: BucketKind, backend: StorageBackend) -> &'static str {
     match kind {
-        BucketKind::Persistent => backend_word(backend),
+        BucketKind::Persistent => backend.word(),
         BucketKind::Ephemeral => "undefined",
     }
 }
 
 /// The store that a word means; nothing if it is no such word.
 pub fn backend_from(text: &str) -> Option<StorageBackend> {
-    [StorageBackend::Couchstore, StorageBackend::LogStructured]
-        .into_iter()
-        .find(|backend| backend_word(*backend) == text)
+    StorageBackend::of_word(text)
 }
 
-/// The field's words for stores.
-fn backend_word(backend: StorageBackend) -> &'static str {
-    match backend {
-        StorageBackend::Couchstore => "couchstore",
-        StorageBackend::LogStructured => "magma",
-    }
-}
+/// Why a store cannot be chosen: this binary does not have it.
+pub const NOT_BUILT_IN: &str = "this binary was built without RocksDB: use one that was built with `cargo build --release \
+                                --features rocksdb`, or take couchstore or magma";
 
 /// The eviction policy as bucket descriptions have it.
 pub fn eviction_policy(settings: &Settings) -> &'static str {

@@ -18,7 +18,7 @@ use crate::audit::AuditLog;
 use crate::audit::record::Ends;
 use crate::changing::Changing;
 use crate::client_addresses::ClientAddresses;
-use crate::close_reason::CloseReason;
+use crate::close_reason::CloseLimits;
 use crate::cluster_map::{ClusterMap, NodeAddress};
 use crate::config::{BucketSpec, ConnectionLimits};
 use crate::connection_memory::ConnectionMemory;
@@ -33,6 +33,7 @@ use crate::long_work::Lanes;
 use crate::management::Management;
 use crate::news::Announcer;
 use crate::node_map::NodeMap;
+use crate::privilege_debug::PrivilegeDebug;
 use crate::replication::Replication;
 use crate::served::{Served, ServedBuckets};
 use crate::slow::SlowLog;
@@ -58,6 +59,8 @@ pub struct Node {
     workers: Workers,
     /// What a test has injected.
     pub injections: Injections,
+    /// Whether a development cluster lets users do what they lack privileges for.
+    pub privilege_debug: PrivilegeDebug,
     /// How long requests take, by bucket.
     pub times: TimesByBucket,
     connection_memory: Arc<ConnectionMemory>,
@@ -109,8 +112,8 @@ pub struct FailedLogin<'a> {
 /// Events that clients and damage can bring about again and again.
 #[derive(Default)]
 pub struct Events {
-    /// Connections that were closed because of a client's mistake, by its kind.
-    pub closed: [RateLimit; CloseReason::MISTAKES],
+    /// Connections that were closed because of a client's mistake, by its reason.
+    pub closed: CloseLimits,
     /// Logins that failed.
     pub logins: RateLimit,
     /// Those of them over HTTP: KV counts by its answers.
@@ -236,6 +239,7 @@ impl Node {
         let map = NodeMap::new(version, address, &served, &announcer);
         Node {
             injections: Injections::default(),
+            privilege_debug: PrivilegeDebug::default(),
             times: TimesByBucket::new(workers.len()),
             audit: Arc::new(AuditLog::new(env.clone(), Arc::clone(&connection_memory))),
             events: Events::default(),

@@ -204,9 +204,14 @@ fn difference(old: &BucketSpec, new: &BucketSpec) -> (BucketChange, Vec<&'static
 /// Whether encrypted connections begin, end, or are taken or made elsewhere; the files are read again while the node
 /// runs.
 fn has_other_tls(present: &Config, new: &Config) -> bool {
-    let fixed =
-        |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addrs(), tls.http_addrs(), tls.cluster_encryption));
+    let fixed = |of: &Config| of.tls.as_ref().map(|tls| (tls.kv_addrs(), tls.http_addrs()));
     fixed(present) != fixed(new)
+}
+
+/// Whether what nodes say to each other is encrypted otherwise.
+fn has_other_level(present: &Config, new: &Config) -> bool {
+    let level = |of: &Config| of.tls.as_ref().map(|tls| tls.cluster_encryption);
+    level(present).zip(level(new)).is_some_and(|(present, new)| present != new)
 }
 
 /// Names of settings that are different, and are looked at by a start alone.
@@ -216,6 +221,7 @@ fn needs_restart(present: &Config, new: &Config) -> Vec<&'static str> {
         ("kv", present.plain_kv() != new.plain_kv()),
         ("http", present.plain_http() != new.plain_http()),
         ("tls-cert and tls-key, kv-tls, http-tls", has_other_tls(present, new)),
+        ("cluster-encryption", has_other_level(present, new)),
         ("advertise", present.advertise != new.advertise),
         ("alternate-address", present.alternate != new.alternate),
         ("join", present.is_member != new.is_member),

@@ -1,6 +1,6 @@
 //! What a connection has agreed on with its client.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -71,6 +71,8 @@ pub struct Session {
     pub agent: Option<Box<str>>,
     /// How the client calls the connection.
     pub client_id: Option<Box<str>>,
+    /// Where the client is for whom another node asks, as that one says: of others it means nothing.
+    pub asks_for: Option<SocketAddr>,
     /// How often the client has asked for the main group of stats.
     pub main_group_asked: u32,
     /// Whose snapshots of files it keeps from being ended.
@@ -96,6 +98,7 @@ pub struct SharedSession {
     sent_map: Option<ConfigVersion>,
     main_group_asked: u32,
     reader: SnapshotReader,
+    asks_for: Option<SocketAddr>,
 }
 
 impl SharedSession {
@@ -113,6 +116,7 @@ impl SharedSession {
             sent_map: self.sent_map,
             main_group_asked: self.main_group_asked,
             reader: self.reader,
+            asks_for: self.asks_for,
             ..Session::default()
         }
     }
@@ -133,7 +137,13 @@ impl Session {
             sent_map: self.sent_map,
             main_group_asked: self.main_group_asked,
             reader: self.reader.clone(),
+            asks_for: self.asks_for,
         }
+    }
+
+    /// Where the client is for whom another node asks on this connection.
+    pub(crate) fn asked_for(&self) -> Option<SocketAddr> {
+        self.asks_for.filter(|_| self.user.as_ref().is_some_and(|user| user.is_node()))
     }
 
     /// How long requests of the selected bucket take, or those without one.

@@ -48,6 +48,7 @@ mod observe;
 mod passwords;
 #[cfg(debug_assertions)]
 mod planted;
+mod privilege_debug;
 mod producer_answers;
 mod range_scans;
 mod roles;

@@ -56,6 +56,8 @@ impl EtcdAddress {
 
 /// A longer answer is refused: the document and some soft state.
 const MAX_ANSWER_BYTES: usize = 96 << 20;
+/// Where changes are asked for.
+const CHANGE: &str = "/v3/kv/txn";
 /// What etcd does to a client without TLS where it speaks nothing else.
 const NO_WORD: &str = "it ended the connection without a word; if it speaks TLS, give --etcd-ca";
 /// The most entries that are read at once: each of them may be as large as etcd takes.
@@ -131,9 +133,13 @@ impl EtcdStore {
     fn try_ask(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         let answer = self.ask_logged_in(path, body);
         if answer.is_ok() {
-            self.way.note(None);
+            self.way.done(path == CHANGE, self.env.clock.monotonic());
         }
         answer
+    }
+
+    fn note(&self, fault: Option<&'static str>) {
+        self.way.note(fault, self.env.clock.monotonic());
     }
 
     fn ask_logged_in(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
@@ -145,7 +151,7 @@ impl EtcdStore {
         }
         let access = self.way.access();
         let Some(user) = &access.user else {
-            self.way.note(Some(LOGIN_REFUSED));
+            self.note(Some(LOGIN_REFUSED));
             let reason = format!("{reason}: etcd wants to know who asks (--etcd-user)");
             return Err(Trouble::Refused(*code, reason));
         };
@@ -158,7 +164,7 @@ impl EtcdStore {
     fn explained(&self, trouble: Trouble) -> Trouble {
         match (trouble, &self.way.access().user) {
             (Trouble::Refused(PERMISSION_DENIED, reason), Some(user)) => {
-                self.way.note(Some(NOT_PERMITTED));
+                self.note(Some(NOT_PERMITTED));
                 let (name, prefix) = (&user.name, &self.prefix);
                 let reason = format!(
                     "{reason}: etcd's user {name} has no role that may read and write {prefix}; give it to one of its \
@@ -176,7 +182,7 @@ impl EtcdStore {
         let answer = match self.ask_as(None, "/v3/auth/authenticate", &body) {
             Err(Trouble::Refused(_, reason)) if reason.contains(ASKS_NOBODY) => return Ok(None),
             Err(Trouble::Refused(code, reason)) => {
-                self.way.note(Some(LOGIN_REFUSED));
+                self.note(Some(LOGIN_REFUSED));
                 let reason = format!("user {:?} cannot log in to etcd: {reason}", user.name);
                 return Err(Trouble::Refused(code, reason));
             }
@@ -194,6 +200,10 @@ impl EtcdStore {
             let json = serde_json::from_slice(&answer.body).map_err(|_| not_json(&answer))?;
             Ok((answer.status, json))
         });
+        if answer.is_ok() {
+            // What etcd answers is none of the network's, whatever it is: what the login or the role lacks is noted after.
+            self.way.reached();
+        }
         answer.and_then(|(status, json): (u16, Value)| refusal(status, &json).map_or(Ok(json), Err))
     }
 
@@ -218,7 +228,7 @@ impl EtcdStore {
                 }
             }
         }
-        self.way.note(fault);
+        self.note(fault);
         Err(Trouble::Io(last))
     }
 
@@ -258,7 +268,7 @@ impl EtcdStore {
         });
         let compare: Vec<Value> = compare.into_iter().collect();
         let txn = json!({ "compare": compare, "success": changes });
-        match self.try_ask("/v3/kv/txn", &txn) {
+        match self.try_ask(CHANGE, &txn) {
             Ok(answer) if answer.get("succeeded").and_then(Value::as_bool) == Some(true) => {
                 version_of(&answer).map(Swapped::Done).ok_or_else(|| malformed("swap"))
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ::node::address_places::Place;
-use ::node::close_reason::CloseReason;
+use ::node::close_reason::{CloseReason, CloseTold};
 use ::node::counters::WorkerCounters;
 use ::node::news::Hearing;
 use ::node::output::Output;
@@ -234,15 +234,13 @@ async fn tick(state: Rc<WorkerState>) {
 
 /// A client's mistake is for its developer, and what is ordinary is for no reader of the log.
 fn log_end(node: &Node, peer: SocketAddr, reason: CloseReason) {
-    let Some(kind) = reason.mistake() else {
-        tracing::debug!(peer = %UserData(peer), %reason, "connection closed");
-        return;
-    };
-    if let Some(left_out) = node.events().closed[kind].admit(node.env().clock.monotonic()) {
-        tracing::warn!(
+    match node.events().closed.admit(reason, node.env().clock.monotonic()) {
+        CloseTold::NoMistake => tracing::debug!(peer = %UserData(peer), %reason, "connection closed"),
+        CloseTold::LeftOut => {}
+        CloseTold::Now(left_out) => tracing::warn!(
             event = "connection_closed", peer = %UserData(peer), %reason, left_out,
             "a connection was closed for what its client did, or did not do"
-        );
+        ),
     }
 }
 

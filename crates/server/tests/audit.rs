@@ -87,6 +87,14 @@ fn use_http(server: &Server) {
     taken(server, "DELETE", "/settings/security/disableUIOverHttp", "");
     taken(server, "DELETE", "/settings/clientCertAuth", "");
     taken(server, "POST", "/node/settings/log", "level=warn");
+    taken(server, "POST", "/node/settings/slowOperations", "Get=20&Set=default");
+    taken(
+        server,
+        "PUT",
+        "/settings/rbac/users/local/kurt",
+        &format!("password={SECRET}&roles=data_reader[*]"),
+    );
+    taken(server, "PUT", "/settings/rbac/users/local/kurt", "roles=data_writer[*]");
     let alternate = "/node/controller/setupAlternateAddresses/external";
     taken(server, "PUT", alternate, "hostname=elsewhere.example&kv=31210");
     taken(server, "DELETE", alternate, "");
@@ -229,6 +237,10 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (61_446, "Administrator", "/command", "EnableTraffic"),
     (61_447, "Administrator", "/command", "GetRandomKey"),
     (61_447, "Administrator", "/command", "GetKeys"),
+    (61_458, "Administrator", "/limits/Get", "20"),
+    (61_458, "Administrator", "/limits/Set", "default"),
+    (8232, "Administrator", "/password_set", "true"),
+    (8232, "Administrator", "/password_set", "false"),
     (61_448, "Administrator", "/log_levels", "warn"),
     (61_448, "Administrator", "/log_levels", "debug"),
 ];
@@ -324,12 +336,21 @@ fn documents_over_http_are_recorded_of_the_user_who_asks() {
     taken(&server, "POST", "/settings/audit", settings);
     let document = "/v1/buckets/default/document?key=key-1";
     let by = |user: &str, method: &str| http_as(user, server.http_addr(), method, document, "").0;
-    assert_eq!([by("reader", "GET"), by("left-out", "GET"), by("reader", "DELETE")], [200, 200, 403]);
+    let mut asking = support::ask("reader", server.http_addr(), "GET", document, "", "close");
+    let (from, mut told) = (asking.local_addr().expect("an address"), String::new());
+    asking.read_to_string(&mut told).expect("an answer");
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert_eq!([by("left-out", "GET"), by("reader", "DELETE")], [200, 403]);
     server.stop().expect("a clean stop");
     let records = records(folder.path());
     let readers: Vec<_> = records.iter().filter(|record| record["id"] == 20_488).collect();
-    assert!(!readers.is_empty(), "the administrator is left out, and the reader is not");
-    assert!(readers.iter().all(|record| record["effective_userid"]["user"] == "reader"), "{readers:?}");
+    assert_eq!(readers.len(), 1, "one reading, and the administrator is left out: {readers:?}");
+    assert_eq!(readers[0]["effective_userid"]["user"], "reader");
+    assert_eq!(
+        readers[0]["remote"]["port"],
+        from.port(),
+        "the client's address, not that of the node: {readers:?}"
+    );
     let forbidden = (8275, "reader", "/raw_url", "/v1/buckets/default/document");
     assert!(is_there(&records, &forbidden), "{}", text(folder.path()));
 }

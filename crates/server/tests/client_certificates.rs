@@ -3,8 +3,8 @@
 
 #[path = "support/ca.rs"]
 mod ca;
-#[path = "support/gated_disk.rs"]
-mod gated_disk;
+#[path = "support/full_disk.rs"]
+mod full_disk;
 mod support;
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use base::env::Env;
 use ca::Ca;
-use gated_disk::GatedDisk;
+use full_disk::{FullDisk, Gate};
 use protocol::{RequestParts, Status, opcode, write_request};
 use rcgen::{DnType, KeyPair, SanType};
 use rustls::pki_types::ServerName;
@@ -459,21 +459,22 @@ fn a_file_of_cas_that_is_not_there_changes_nothing() {
 /// Who read the files before another configuration was taken does not put back what counted before.
 #[test]
 fn a_slow_look_does_not_undo_what_was_taken_meanwhile() {
-    let disk = GatedDisk::of("ca.pem");
-    let fixture = Fixture::start_in(Env { disk: Arc::new(disk.clone()), ..Env::real() }, OPTIONAL);
+    let gate = Gate::default();
+    let disk = Arc::new(FullDisk::gated("ca.pem", &gate));
+    let fixture = Fixture::start_in(Env { disk, ..Env::real() }, OPTIONAL);
     let new = Ca::new();
     std::fs::write(fixture.folder.path().join("new-ca.pem"), new.pem()).expect("written");
     let (of_old, of_new) = (&fixture.ca, &new);
     let clients = [of_old, of_new].map(|issuer| fixture.client(issuer, "Administrator", Vec::new()));
     let reached = (fixture.server.kv_addr(), fixture.server.http_addr());
-    disk.set_shut(true);
+    let shut = gate.shut();
     std::thread::scope(|scope| {
         let path = "/node/controller/reloadCertificate";
         let looked = scope.spawn(move || support::http(&reached, "POST", path, ""));
         // It, and the look that the node takes by itself.
-        disk.until_waiting(2);
+        gate.until_waiting(2);
         assert!(fixture.reload("new-ca.pem", OPTIONAL).is_empty());
-        disk.set_shut(false);
+        drop(shut);
         assert_eq!(looked.join().expect("an answer").0, 200);
     });
     let are_let_in = clients.map(|client| is_let_in(fixture.https(), client));

@@ -139,6 +139,13 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
     let (ca, other) = (Ca::new(), Ca::new());
     let members = pair(Member::start(&ca, &ca, "all", &store), Member::start(&other, &ca, "all", &store));
+    // Whoever has files read again is told, and so is a start.
+    let warned = members.each_ref().map(|member| {
+        let (code, told) = http(&member.server, "POST", "/node/controller/reloadCertificate", "");
+        assert_eq!(code, 200, "{told}");
+        told.contains("no CA of tls-ca has signed the node's certificate")
+    });
+    assert_eq!(warned, [false, true]);
     // The node with the right certificate does not follow the other one, and says why.
     let why = (0..2_000).find_map(|_| {
         members[0].cluster.wait_until(Duration::from_millis(10), |_, _| false);

@@ -438,6 +438,73 @@ fn a_node_does_not_start_with_what_is_no_certificate() {
     assert!(why.contains("node.pem") && why.contains("there is no certificate in it"), "{why}");
 }
 
+/// Bytes as a text in PEM.
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+/// A file that is cut, and a key that TLS is not spoken with, are told in words for who has to mend them.
+#[test]
+fn files_that_cannot_be_used_are_told_without_what_a_parser_sees() {
+    let fixture = Fixture::new();
+    let why = || support::try_start(&fixture.data(), &fixture.lines()).err().expect("no start").to_string();
+    let path = |name: &str| fixture.folder.path().join(name);
+    let certificate = std::fs::read_to_string(path("node.pem")).expect("it is there");
+    std::fs::write(path("node.pem"), &certificate[..certificate.len() / 2]).expect("written");
+    let cut = why();
+    assert!(cut.contains("it ends before the line -----END CERTIFICATE-----: it was cut"), "{cut}");
+    std::fs::write(path("node.pem"), &certificate).expect("written");
+    // A key to agree on secrets, which signs nothing.
+    let signs = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key").serialize_der();
+    let at = signs.windows(3).position(|bytes| bytes == [0x2b, 0x65, 0x70]).expect("its algorithm");
+    let agrees = [&signs[..at + 2], &[0x6e], &signs[at + 3..]].concat();
+    std::fs::write(path("node.key"), pem("PRIVATE KEY", &agrees)).expect("written");
+    let other = why();
+    assert!(
+        other.contains("the key: it cannot be used for TLS (the key of the certificate is ECDSA"),
+        "{other}"
+    );
+    std::fs::write(path("node.key"), "no key").expect("written");
+    let none = why();
+    assert!(none.contains("there is no private key in it"), "{none}");
+}
+
+/// A certificate that serves and is not for all clients, and what is no CA, are told when the files are read again; so is what
+/// counts since when.
+#[test]
+fn who_has_the_files_read_again_is_told_what_counts_and_what_is_unfit() {
+    let fixture = Fixture::new();
+    let path = |name: &str| fixture.folder.path().join(name);
+    let (leaf, _) =
+        fixture.ca.sign(|params| params.distinguished_name.push(rcgen::DnType::CommonName, "leaf"));
+    std::fs::write(path("ca.pem"), pem("CERTIFICATE", &leaf[0])).expect("written");
+    let server = fixture.start(&format!("tls-ca = {:?}\n", path("ca.pem")));
+    let reload = || {
+        let (status, told) = support::http(&server, "POST", "/node/controller/reloadCertificate", "");
+        assert_eq!(status, 200, "{told}");
+        serde_json::from_str::<serde_json::Value>(&told).expect("JSON")
+    };
+    let first = reload();
+    assert_eq!((&first["cas"], &first["casChanged"]), (&1.into(), &false.into()), "{first}");
+    assert!(first["warnings"].to_string().contains("is not one of a CA"), "{first}");
+    std::fs::write(path("ca.pem"), Ca::new().pem() + &fixture.ca.pem()).expect("written");
+    // Either this request or the look that the node takes by itself takes them.
+    let second = reload();
+    assert_eq!((&second["cas"], &second["since"]), (&2.into(), &first["since"]), "{second}");
+    assert!(
+        second["casSince"].as_u64() >= first["casSince"].as_u64() && second["casSince"].is_u64(),
+        "{second}"
+    );
+    assert_eq!(second["warnings"], serde_json::json!([]));
+    let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
+    fixture.ca.write_with(fixture.folder.path(), &["127.0.0.1", "localhost"], &[], &key);
+    let told = reload()["warnings"].to_string();
+    assert!(told.contains("Ed25519") && told.contains("ECDSA P-256 or RSA"), "{told}");
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn a_key_that_needs_a_password_is_refused_with_what_to_do() {
     let fixture = Fixture::new();

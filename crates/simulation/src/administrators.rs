@@ -7,9 +7,9 @@ use cluster::{NodeId, Status};
 use serde_json::json;
 
 use crate::calm::Calm;
-use crate::clients::FIRST_COLLECTION;
 use crate::node::{BUCKET, Node};
 use crate::nodes::{Nodes, id_of};
+use crate::ops::FIRST_COLLECTION;
 
 /// A collection is made or dropped; also the collection that is used from then on.
 pub fn change_collections(node: &Node) -> Option<(Command, u32)> {

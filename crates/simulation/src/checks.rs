@@ -16,6 +16,10 @@ use crate::world::World;
 impl World {
     /// No vBucket is ever served by two nodes.
     pub fn check_exclusive(&mut self) {
+        if self.streams.is_some() {
+            // Without a cluster an old active node may go on.
+            return;
+        }
         let now_us = self.time.now_us();
         for vb in self.nodes.vbuckets() {
             let serving: Vec<usize> =
@@ -49,6 +53,10 @@ impl World {
             return Err(format!("it does not become well: {}", self.nodes.describe()));
         }
         self.nodes.check_accounts()?;
+        if let Some(streams) = &mut self.streams {
+            streams.check_end(&self.nodes)?;
+            return self.nodes.check_all_closed();
+        }
         self.nodes.check_prepares_decided()?;
         self.read_everything()?;
         self.tally.histories = self.history.check(&self.clients.keys)?;

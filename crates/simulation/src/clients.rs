@@ -17,8 +17,6 @@ const PATIENCE_US: u64 = 2_000_000;
 const CLIENTS: usize = 6;
 /// For how long the same few documents are asked for more often than others.
 const HOT_US: u64 = 400_000;
-/// The first id of a collection that is made.
-pub const FIRST_COLLECTION: u32 = 8;
 
 /// A client.
 #[derive(Clone, Debug, Default)]

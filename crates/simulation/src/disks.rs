@@ -7,8 +7,8 @@ use base::{Seqno, VbId, VbState};
 use engine::{Bucket, CompactRequest, Progress};
 use kvstore::{KvStore, Values};
 
-use crate::clients::FIRST_COLLECTION;
 use crate::node::Node;
+use crate::ops::FIRST_COLLECTION;
 
 /// By vBucket that stood inside a snapshot: the snapshot's start and end.
 pub type Inside = BTreeMap<u16, (u64, u64)>;

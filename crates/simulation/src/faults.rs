@@ -15,6 +15,9 @@ use crate::world::World;
 impl World {
     /// One fault or request.
     pub fn fault(&mut self) {
+        if self.streams.is_some() {
+            return self.step_of_streams();
+        }
         let checked = self.nodes.check_accounts();
         self.note_check(checked);
         let (nodes, now_us) = (&self.nodes, self.time.now_us());
@@ -60,6 +63,25 @@ impl World {
         }
         let delay = self.rng.between(10_000, 200_000);
         self.time.push(delay, 0, 0, Event::Fault);
+    }
+
+    /// One thing happens to nodes without a cluster.
+    fn step_of_streams(&mut self) {
+        let now_us = self.time.now_us();
+        let World { streams: Some(streams), nodes, rules, .. } = self else { return };
+        let delay_us = if now_us >= rules.faults_us {
+            let mended = streams.mend(nodes, now_us);
+            self.is_done = mended == Ok(true);
+            self.note_check(mended.map(drop));
+            20_000
+        } else {
+            match streams.step(rules, nodes, now_us) {
+                Ok(started) => started.into_iter().for_each(|at| self.begin(at)),
+                violated => self.note_check(violated.map(drop)),
+            }
+            self.rng.between(2_000, 8_000)
+        };
+        self.time.push(delay_us, 0, 0, Event::Fault);
     }
 
     /// An administrator asks a node for something, as a number has decided.

@@ -17,8 +17,10 @@ pub mod clients;
 pub mod connections;
 pub mod copies;
 pub mod damage;
+mod dice;
 pub mod disks;
 pub mod faults;
+pub mod front_end;
 pub mod gone;
 pub mod history;
 pub mod jobs;
@@ -29,14 +31,19 @@ pub mod link;
 pub mod links;
 pub mod member;
 pub mod memory;
+pub mod mistakes;
 pub mod node;
 pub mod nodes;
 pub mod ops;
 pub mod promises;
 pub mod requests;
+mod rule;
 pub mod rules;
 pub mod store;
+pub mod streams;
+mod strict;
 pub mod tails;
+pub mod tap;
 pub mod target;
 pub mod threads;
 pub mod timeline;
@@ -44,7 +51,9 @@ pub mod troubles;
 pub mod world;
 
 pub use jobs::{Matrix, Tally};
+pub use mistakes::{MISTAKES, Mistake};
 pub use rules::Rules;
+pub use streams::StreamCounts;
 pub use world::World;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,10 +76,31 @@ pub fn run(seed: u64) -> Outcome {
     run_with(Rules::of(seed))
 }
 
+/// Runs two or three nodes with streams between them, without a cluster, as a seed decides. What happened.
+///
+/// # Errors
+///
+/// What was violated.
+pub fn run_streams(seed: u64, mistake: Mistake) -> Result<StreamCounts, String> {
+    let mut world = World::new(Rules::of_streams(seed, mistake));
+    let violation = violation_of(&mut world);
+    match (violation, &world.streams) {
+        (Some(violation), _) => Err(violation),
+        (None, Some(streams)) => Ok(streams.counts().clone()),
+        (None, None) => Err("a run of streams without streams".to_owned()),
+    }
+}
+
 /// Runs a cluster by rules of one's own.
 pub fn run_with(rules: Rules) -> Outcome {
     let seed = rules.seed;
     let mut world = World::new(rules);
+    let violation = violation_of(&mut world);
+    Outcome { seed, tally: world.tally.clone(), violation, trace: world.time.trace() }
+}
+
+/// Runs a world; what was violated.
+fn violation_of(world: &mut World) -> Option<String> {
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     let violation = match ended {
         Ok(result) => result.err(),
@@ -80,6 +110,5 @@ pub fn run_with(rules: Rules) -> Outcome {
             Some(format!("a panic: {}", text.unwrap_or_default()))
         }
     };
-    let violation = violation.map(|what| format!("at {} us: {what}\n{:?}", world.time.now_us(), world.rules));
-    Outcome { seed, tally: world.tally.clone(), violation, trace: world.time.trace() }
+    violation.map(|what| format!("at {} us: {what}\n{:?}", world.time.now_us(), world.rules))
 }

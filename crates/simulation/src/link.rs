@@ -17,6 +17,7 @@ use ::node::replication::{Dial, Link, LinkError, Pace, Wire};
 use base::env::Clock;
 
 use crate::connections::ByClock;
+use crate::tap::{AskedStream, Tap};
 
 /// Bytes that a pipe holds.
 const PIPE_BYTES: usize = 60_000;
@@ -58,6 +59,7 @@ pub struct Pipe {
     at_target: Vec<u8>,
     source: Connection,
     is_closed: bool,
+    tap: Option<Tap>,
 }
 
 /// Takes so many bytes from the front.
@@ -77,7 +79,18 @@ impl Pipe {
             at_target: Vec::new(),
             source: Connection::new(Arc::clone(node), Arc::clone(&node.workers().all()[0])),
             is_closed: false,
+            tap: None,
         }
+    }
+
+    /// The same with a look at what passes.
+    pub fn tapped(self, tap: Option<Tap>) -> Pipe {
+        Pipe { tap, ..self }
+    }
+
+    /// Takes what was asked for and answered since this was called last, if there is a look at it.
+    pub fn take_asked(&mut self) -> Vec<AskedStream> {
+        self.tap.as_mut().map(Tap::take_asked).unwrap_or_default()
     }
 
     /// Bytes arrive at the node that is followed.
@@ -100,6 +113,9 @@ impl Pipe {
             self.source.poll_later(&mut cx, &mut out);
         }
         if !self.at_source.is_empty() {
+            if let Some(tap) = &mut self.tap {
+                tap.arrived(&mut self.at_source);
+            }
             let received = self.source.receive(&self.at_source, &mut out);
             self.at_source.drain(..received.consumed);
         }
@@ -108,7 +124,8 @@ impl Pipe {
         if self.to_target.len() < PIPE_BYTES {
             self.source.stream(most, &cx, &mut out);
         }
-        self.to_target.extend(out.to_vec());
+        let sent = out.to_vec();
+        self.to_target.extend(self.tap.as_mut().map_or_else(|| sent.clone(), |tap| tap.sent(&sent)));
         self.is_closed |= self.source.closing().is_some();
         match self.source.closing() {
             Some(CloseReason::Frame(error)) => {

@@ -202,7 +202,8 @@ impl Node {
         let mut config =
             BucketConfig { vbuckets: rules.vbuckets, ..BucketConfig::new(BUCKET, PathBuf::from("/data/b")) };
         config.first_role = VbState::Dead;
-        config.needs_topology = true;
+        // Without a cluster nobody gives it one.
+        config.needs_topology = rules.streams.is_none();
         config.compact_min_waste_bytes = 4_096;
         if rules.is_ephemeral {
             config.kind = BucketKind::Ephemeral;

@@ -2,6 +2,9 @@
 
 use base::DurabilityLevel;
 
+/// The first id of a collection that is made.
+pub const FIRST_COLLECTION: u32 = 8;
+
 /// What documents are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

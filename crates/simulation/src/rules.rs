@@ -3,6 +3,7 @@
 use base::env::sim::SplitMix64;
 
 use crate::jobs::{AIMED, Fault, Job};
+use crate::mistakes::Mistake;
 use crate::ops::Class;
 
 /// Of so many seeds one aims.
@@ -44,6 +45,8 @@ pub struct Rules {
     pub lets_go: bool,
     /// Whether files of copies are damaged.
     pub damages: bool,
+    /// Whether nodes follow each other without a cluster (`streams`), and what is done wrong between them.
+    pub streams: Option<Mistake>,
     /// When faults end, in microseconds.
     pub faults_us: u64,
     /// When everything must be well again.
@@ -69,8 +72,30 @@ impl Rules {
             aimed: aimed(seed),
             lets_go: seed % 8 == 7,
             damages: seed % 8 == 6 && replicas > 0 && !is_ephemeral,
+            streams: None,
             faults_us: 6_000_000,
             end_us: 20_000_000,
+        }
+    }
+
+    /// Two or three nodes with two vBuckets, without a cluster.
+    pub fn of_streams(seed: u64, mistake: Mistake) -> Rules {
+        let nodes = 2 + usize::from(SplitMix64::new(seed ^ 0x57ea).chance(1, 3));
+        Rules {
+            seed,
+            nodes,
+            replicas: nodes as u8 - 1,
+            vbuckets: 2,
+            is_ephemeral: false,
+            full_eviction: false,
+            is_tight: false,
+            all_levels: false,
+            aimed: Vec::new(),
+            lets_go: false,
+            damages: false,
+            streams: Some(mistake),
+            faults_us: 2_000_000,
+            end_us: 12_000_000,
         }
     }
 

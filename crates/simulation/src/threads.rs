@@ -14,11 +14,14 @@ use crate::world::World;
 impl World {
     /// Some of what a node's threads do.
     pub fn work(&mut self, at: usize) {
-        carry(self, at);
+        self.carry(at);
         let mut rng = self.rng.fork();
         let now_us = self.time.now_us();
         let worked = self.nodes[at].work(now_us, &mut rng);
         worked.into_iter().for_each(|job| self.works(at, job));
+        if let Some(streams) = &mut self.streams {
+            streams.after_work(&self.nodes, at);
+        }
         if self.rng.chance(1, 3) {
             roll_back(self, at);
         }
@@ -39,6 +42,17 @@ impl World {
         let (now_us, asked) = (self.time.now_us(), self.history.about(&self.clients.keys));
         let served = self.promises.check_served(&self.nodes[at], asked, now_us);
         self.note_check(served);
+    }
+
+    /// The links of a node work, and it is looked at what that has changed.
+    fn carry(&mut self, at: usize) {
+        let before = self.streams.as_mut().map(|streams| streams.before_work(&self.nodes, at));
+        let before = before.transpose().map_err(|what| self.violation = Some(what)).ok().flatten();
+        carry(self, at);
+        if let (Some(streams), Some(before)) = (&mut self.streams, before) {
+            let checked = streams.after_links(&self.nodes, at, before);
+            self.note_check(checked);
+        }
     }
 
     /// A job does something at a node.
@@ -66,6 +80,12 @@ fn roll_back(world: &mut World, at: usize) {
         world.tally.rollbacks += 1;
         world.time.show(|| format!("node {at} has gone back in vBucket {vb}"));
         world.works(at, Job::Rollback);
+        let is_lower = place(vb).map(|at| at.0) < before[usize::from(vb)].map(|at| at.0);
+        let World { streams, nodes, .. } = &mut *world;
+        if let Some(streams) = streams.as_mut().filter(|_| is_lower) {
+            let checked = streams.rolled_back(nodes, at, vb);
+            world.note_check(checked);
+        }
     }
 }
 
@@ -113,18 +133,26 @@ fn carry_one(world: &mut World, at: usize, number: usize, source: usize, rng: &m
     }
     if line.is_asked && may_connect && goes && comes {
         if is_awake {
-            line.open(Pipe::new(&far.front_end, far.boot));
+            let tap = world.streams.as_ref().map(|streams| streams.tap(&world.nodes, source, at));
+            line.open(Pipe::new(&far.front_end, far.boot).tapped(tap));
         } else if !far.is_up {
             line.refuse();
         }
     }
     let Some(pipe) = &mut line.pipe else { return };
     let most = [300, 5_000, 40_000][rng.below(3) as usize];
+    let most = world.streams.as_ref().map_or(most, |streams| streams.most_bytes(most));
     if goes && rng.chance(3, 4) {
         pipe.carry_to_source(rng.below(most) as usize);
     }
     if is_awake && let Err(what) = pipe.serve(rng.below(most) as usize + 1) {
         world.violation = Some(format!("node {at} follows {source}: {what}"));
+    }
+    if let Some(streams) = &mut world.streams {
+        for asked in pipe.take_asked() {
+            let checked = streams.check_answer(&world.nodes, source, at, &asked);
+            checked.unwrap_or_else(|what| world.violation = Some(what));
+        }
     }
     if comes && rng.chance(3, 4) {
         pipe.carry_to_target(rng.below(most) as usize);

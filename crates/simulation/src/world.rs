@@ -17,8 +17,8 @@ use serde_json::json;
 use crate::available::Waits;
 use crate::calm::Calm;
 use crate::clients::Clients;
-use crate::connections::FrontEnd;
 use crate::damage::Damage;
+use crate::front_end::FrontEnd;
 use crate::gone::Gone;
 use crate::history::{Asked, History};
 use crate::jobs::{Crossing, Fault, Job, Tally};
@@ -28,6 +28,7 @@ use crate::ops::Outcome;
 use crate::promises::Promises;
 use crate::rules::Rules;
 use crate::store::{Reply, Request, TTL, serve};
+use crate::streams::Streams;
 use crate::tails::Tail;
 use crate::timeline::{Due, Event, Timeline, delay_us};
 
@@ -57,6 +58,8 @@ pub struct World {
     pub tail: Tail,
     /// What is damaged, in runs that have it.
     pub damage: Option<Damage>,
+    /// What there is beside the nodes, in runs without a cluster.
+    pub streams: Option<Streams>,
     /// When it was last asked that a node be failed over, in microseconds.
     pub failover_asked_us: Option<u64>,
     /// Who goes when all is well.
@@ -76,7 +79,8 @@ impl World {
     pub fn new(rules: Rules) -> World {
         let (env, time) = Env::sim(rules.seed);
         let mut rng = SplitMix64::new(rules.seed);
-        let nodes = Nodes::new(&rules, &mut rng);
+        let mut nodes = Nodes::new(&rules, &mut rng);
+        let streams = Streams::new(&rules, &mut nodes);
         let mut world = World {
             store: MemoryStore::new(env.clock.clone()),
             clients: Clients::new(&rules, DocumentNames::of(rules.seed, limits::MAX_COLLECTION_KEY_BYTES)),
@@ -86,6 +90,7 @@ impl World {
             waits: Waits::default(),
             tail: Tail::None,
             damage: Damage::new(&rules),
+            streams,
             failover_asked_us: None,
             gone: Gone::Nobody,
             crossing: Crossing::new(nodes.len()),
@@ -97,7 +102,10 @@ impl World {
             violation: None,
             is_done: false,
         };
-        world.found();
+        if world.streams.is_none() {
+            world.found();
+        }
+        world.begin_all();
         world
     }
 
@@ -134,8 +142,13 @@ impl World {
         let mut state = command::apply(&bare(&state), &create).expect("a bucket can be made");
         self.nodes[0].member.held.sign(&mut state, 0);
         self.write(Version::ABSENT, &state);
-        for at in 0..self.nodes.len() {
-            self.begin(at);
+    }
+
+    /// Everything begins: the threads of nodes, clients, and what goes wrong.
+    fn begin_all(&mut self) {
+        (0..self.nodes.len()).for_each(|at| self.begin(at));
+        if self.streams.is_some() {
+            return self.time.push(0, 0, 0, Event::Fault);
         }
         for client in 0..self.clients.len() {
             let delay = self.rng.between(100_000, 200_000);
@@ -147,6 +160,10 @@ impl World {
     /// A node's threads begin.
     pub fn begin(&mut self, at: usize) {
         let boot = self.nodes[at].boot;
+        if self.streams.is_some() {
+            let delay = self.rng.below(5_000);
+            return self.time.push(delay, at, boot, Event::Work);
+        }
         for (event, within) in [(Event::Lease, 2_000), (Event::Look, 20_000), (Event::Work, 5_000)] {
             let delay = self.rng.below(within);
             self.time.push(delay, at, boot, event);
@@ -237,7 +254,8 @@ impl World {
             }
             Event::Work => {
                 self.work(at);
-                let delay = self.rng.between(500, 6_000);
+                let (least, most) = if self.streams.is_some() { (1_000, 8_000) } else { (500, 6_000) };
+                let delay = self.rng.between(least, most);
                 self.time.push(delay, at, boot, Event::Work);
             }
             Event::Reply(reply, sent_ns) => {

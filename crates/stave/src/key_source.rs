@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base::encryption::WrappingKeys;
 use base::env::{Env, OpenMode};
+use node::data_dir::is_open_to_all;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::wrong_arguments::cannot_read;
@@ -161,6 +162,23 @@ fn kill(child: &mut Child, is_group: bool) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.kill().and_then(|()| child.wait().map(drop));
+}
+
+/// What is wrong with the rights of a file with a secret, if something is.
+pub(crate) fn open_to_all(file: &Path, secret: &str) -> Option<String> {
+    let name = file.display();
+    is_open_to_all(file).then(|| {
+        format!(
+            "{name} holds a {secret}, and every user of this machine may read or write it: chmod 600 {name}"
+        )
+    })
+}
+
+/// Warns whoever runs a command if its file with keys is open to all users.
+pub(crate) fn warn_of_rights(file: Option<&Path>) {
+    if let Some(what) = file.and_then(|file| open_to_all(file, "key")) {
+        eprintln!("stave: {what}");
+    }
 }
 
 /// The text of a file with keys.

@@ -192,6 +192,10 @@ fn a_password_comes_from_a_file_whatever_the_environment_says() {
     open_to(0o644);
     let (code, said) = run(&["set", "k", "1", "--addr", &kv]);
     assert!(code == Some(0) && said.contains("chmod 600"), "{said}");
+    let backups = ["backup", "list", &folder.path().display().to_string(), "--key-file", &file];
+    let said = stave(&backups).output().expect("it runs").stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("holds a key") && said.contains("chmod 600"), "{said}");
     let (code, said) = run(&["set", "k", "1", "--addr", &kv, "--password", "another"]);
     assert!(code == Some(2) && said.contains("give one of them"), "{said}");
     // The port of the other protocol is told with the right one.

@@ -120,8 +120,9 @@ fn what_cannot_be_moved_is_refused() {
     let node = Process::start(SERVE, &["--data", &data, "--bucket", "default:64MiB:ephemeral"]);
     for (body, why) in [
         ("storageBackend=magma", "ephemeral"),
-        ("storageBackend=rocks", "couchstore or magma"),
-        ("", "couchstore or magma"),
+        ("storageBackend=rocks", "magma or rocksdb"),
+        ("storageBackend=rocksdb", "built without RocksDB"),
+        ("", "magma or rocksdb"),
         ("backend=magma", "is no field"),
     ] {
         let (code, told) = http(&node, "POST", MIGRATION, body);

@@ -34,7 +34,7 @@ pub struct LargerOptions {
     /// Seconds that each work is measured.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
-    /// Stores, by the word of a bucket's type.
+    /// Stores, by the word of a bucket's type; rocksdb with a program that was built with it.
     #[arg(long, value_delimiter = ',', default_value = "couchstore,magma")]
     stores: Vec<String>,
     /// A program in the place of the release build.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::disk::{Disk, File, OpenMode, Room};
+use super::disk::{Disk, File, FolderAccess, OpenMode, Room};
 
 /// Bytes that are copied together.
 const PAGE_BYTES: usize = 4096;
@@ -194,6 +194,12 @@ impl Disk for CopyOnWriteDisk {
 
     fn room(&self, folder: &Path) -> Option<Room> {
         self.below.room(folder)
+    }
+
+    fn on_file_system(&self, folder: &Path) -> Option<FolderAccess> {
+        match self.below.on_file_system(folder)? {
+            FolderAccess::Whole(path) | FolderAccess::ReadOnly(path) => Some(FolderAccess::ReadOnly(path)),
+        }
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::platform;
@@ -33,6 +33,15 @@ pub struct Room {
     pub free_bytes: u64,
     /// What files take. The rest is free, or reserved for the system's administrator.
     pub used_bytes: u64,
+}
+
+/// A folder of the file system, and what may be done in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FolderAccess {
+    /// Anything.
+    Whole(PathBuf),
+    /// Nothing may be changed: what is written through the disk is kept in memory.
+    ReadOnly(PathBuf),
 }
 
 /// A file system.
@@ -97,6 +106,12 @@ pub trait Disk: Send + Sync {
     }
     /// How much room there is where a folder is; `None` if the disk does not know.
     fn room(&self, folder: &Path) -> Option<Room> {
+        let _ = folder;
+        None
+    }
+    /// Where the file system has a folder, for a library that does its own I/O there; `None` of a disk that is more than the
+    /// file system: one that encrypts, or that is simulated.
+    fn on_file_system(&self, folder: &Path) -> Option<FolderAccess> {
         let _ = folder;
         None
     }
@@ -234,6 +249,10 @@ impl Disk for RealDisk {
 
     fn room(&self, folder: &Path) -> Option<Room> {
         platform::room(folder)
+    }
+
+    fn on_file_system(&self, folder: &Path) -> Option<FolderAccess> {
+        Some(FolderAccess::Whole(folder.to_owned()))
     }
 
     fn group_sync(&self, folder: &Path) -> io::Result<Box<dyn GroupSync>> {

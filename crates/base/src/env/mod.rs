@@ -20,7 +20,7 @@ use crate::memory::Heap;
 
 pub use clock::{Clock, RealClock, counts_suspension};
 pub use copy_on_write::CopyOnWriteDisk;
-pub use disk::{Disk, File, GroupSync, OpenMode, RealDisk, Room, SyncEach};
+pub use disk::{Disk, File, FolderAccess, GroupSync, OpenMode, RealDisk, Room, SyncEach};
 pub use network::{Listener, Network, RealNetwork, Stream};
 pub use random::{Random, RealRandom};
 pub use relocated::RelocatedDisk;

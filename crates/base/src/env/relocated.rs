@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::disk::{Disk, File, GroupSync, OpenMode, Room};
+use super::disk::{Disk, File, FolderAccess, GroupSync, OpenMode, Room};
 
 /// Where the files of the folder are.
 #[derive(Debug)]
@@ -163,6 +163,11 @@ impl Disk for RelocatedDisk {
 
     fn room(&self, folder: &Path) -> Option<Room> {
         self.at(folder, |folder| Ok(self.under.room(folder))).ok().flatten()
+    }
+
+    fn on_file_system(&self, folder: &Path) -> Option<FolderAccess> {
+        let place = self.place.read();
+        self.under.on_file_system(&self.place_of(&place, folder))
     }
 
     fn beneath(&self) -> Option<Arc<dyn Disk>> {

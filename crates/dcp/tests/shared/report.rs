@@ -1,7 +1,6 @@
 //! Runs seeds, adds up what happened in them, and tells it as a table (`cargo xtask simulate --dcp` reads it).
 
 use std::ops::Range;
-use std::panic::AssertUnwindSafe;
 
 /// What may happen, and how often it did.
 pub type Row = (&'static str, u64);
@@ -9,12 +8,11 @@ pub type Row = (&'static str, u64);
 /// Between two lines of progress, in seeds.
 const SAY: u64 = 100;
 
-/// What a seed came to; a panic is a violation.
-pub fn caught<T>(one: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    std::panic::catch_unwind(AssertUnwindSafe(one)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default())
-    })
+/// The first seed and how many are tried, `most` of them unless somebody wants others.
+pub fn seeds(most: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("DCP_FIRST_SEED").unwrap_or(0);
+    first..first + number("DCP_SEEDS").unwrap_or(most)
 }
 
 /// Runs all seeds, prints the table, and fails if there was a violation. The sums.

@@ -39,6 +39,7 @@ pub fn config(folder: &Path, nodes: u16, replicas: u8) -> DevConfig {
     let any: SocketAddr = "127.0.0.1:0".parse().expect("valid");
     let spec = BucketSpec::parse("default:100MiB").expect("valid");
     DevConfig {
+        debugs_privileges: false,
         descriptors: None,
         tls: None,
         seed: None,

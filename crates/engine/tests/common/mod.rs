@@ -111,6 +111,11 @@ impl World {
     }
 }
 
+/// A value as a client that compresses sends it.
+pub fn pack(plain: &[u8]) -> Vec<u8> {
+    snap::raw::Encoder::new().compress_vec(plain).expect("it is short")
+}
+
 /// The request for a document with this value, whatever there is.
 pub fn set<'a>(key: DocKey<'a>, value: &'a str) -> StoreRequest<'a> {
     StoreRequest::set(key, value.as_bytes())
@@ -200,10 +205,19 @@ impl Watched {
     }
 
     pub fn set_in(&self, vb: VbId, key: &str, value: &str) -> Result<Mutated, Refusal> {
+        self.store_in(vb, key, value.as_bytes(), Datatype::RAW)
+    }
+
+    /// Stores a value that comes in some form.
+    pub fn try_store_as(&self, key: &str, body: &[u8], datatype: Datatype) -> Result<Mutated, Refusal> {
+        self.store_in(VB, key, body, datatype)
+    }
+
+    fn store_in(&self, vb: VbId, key: &str, body: &[u8], datatype: Datatype) -> Result<Mutated, Refusal> {
         let request = StoreRequest {
             key: doc(key),
-            body: value.as_bytes(),
-            datatype: Datatype::RAW,
+            body,
+            datatype,
             flags: 7,
             expiry: 0,
             mode: StoreMode::Set,

@@ -18,9 +18,9 @@ use crate::manifest::events_in;
 use crate::store::{SaveBatch, Values, in_history, is_gone};
 
 /// Bit of an item's flags: a tombstone or an abort.
-pub(super) const GONE: u8 = 1;
+pub(crate) const GONE: u8 = 1;
 /// Bit of an item's flags: a prepare.
-pub(super) const PREPARE: u8 = 2;
+pub(crate) const PREPARE: u8 = 2;
 
 /// Bytes of metadata before the rest of a sync write: CAS, revision, flags, datatype, kind, part in a sync write.
 const META_BYTES: usize = 23;
@@ -65,10 +65,10 @@ fn take_meta(item: &Item<'_>) -> Option<VersionMeta> {
 }
 
 /// Makes versions of items.
-pub(super) struct VersionMaker<'a> {
-    pub(super) vb: VbId,
-    pub(super) dir: &'a Path,
-    pub(super) heap: &'a Heap,
+pub(crate) struct VersionMaker<'a> {
+    pub(crate) vb: VbId,
+    pub(crate) dir: &'a Path,
+    pub(crate) heap: &'a Heap,
 }
 
 impl VersionMaker<'_> {
@@ -77,7 +77,7 @@ impl VersionMaker<'_> {
     }
 
     /// What an item says, without the value.
-    pub(super) fn meta<'i>(&self, item: &Item<'i>) -> Result<(DocKey<'i>, VersionMeta), Failure> {
+    pub(crate) fn meta<'i>(&self, item: &Item<'i>) -> Result<(DocKey<'i>, VersionMeta), Failure> {
         let unknown = |what| self.makes_no_sense(item, what);
         let key = DocKey::parse(item.key).ok_or_else(|| unknown("the key has no collection prefix"))?;
         if item.key.len() > MAX_STORED_KEY_BYTES {
@@ -93,7 +93,7 @@ impl VersionMaker<'_> {
     }
 
     /// An item as a version.
-    pub(super) fn version(&self, item: &Item<'_>, values: Values) -> Result<Version, Failure> {
+    pub(crate) fn version(&self, item: &Item<'_>, values: Values) -> Result<Version, Failure> {
         let (key, meta) = self.meta(item)?;
         let new = if is_left(values, item, key) {
             NewVersion::without_value(self.heap, meta, key, item.value.len() as u32)
@@ -105,7 +105,7 @@ impl VersionMaker<'_> {
 }
 
 /// Whether the value of an item is left out. A system event is nothing without its value.
-pub(super) fn is_left(values: Values, item: &Item<'_>, key: DocKey<'_>) -> bool {
+pub(crate) fn is_left(values: Values, item: &Item<'_>, key: DocKey<'_>) -> bool {
     values == Values::Leave && !item.value.is_empty() && key.collection != SYSTEM
 }
 
@@ -121,12 +121,12 @@ fn flags(version: &Version) -> u8 {
     (u8::from(is_gone(version)) * GONE) | (u8::from(is_prepare) * PREPARE) | is_kept
 }
 
-pub(super) fn weigh(entry: &Entry) -> Weight {
+pub(crate) fn weigh(entry: &Entry) -> Weight {
     Weight { seqno: Seqno(entry.seqno), deleted: entry.flags & GONE != 0, disk_bytes: u64::from(entry.bytes) }
 }
 
 /// A version as an item; its metadata goes to `scratch`.
-fn item_of<'s>(version: &'s Version, scratch: &'s mut Vec<u8>) -> Item<'s> {
+pub(crate) fn item_of<'s>(version: &'s Version, scratch: &'s mut Vec<u8>) -> Item<'s> {
     let meta = version.meta();
     put_meta(&meta, scratch);
     Item {
@@ -168,33 +168,45 @@ impl Batch for LogBatch<'_> {
     }
 
     fn seal(&mut self, before: Option<&View>, changes: &[Replaced]) -> Result<Sealed, String> {
-        let mut now = before.map_or(Ok(LogState::default()), |before| LogState::decode(before.state()))?;
+        let now = before.map_or(Ok(LogState::default()), |before| LogState::decode(before.state()))?;
         let high = before.map_or(0, View::high_seqno);
-        let items = self.batch.items;
-        // What is there already has been counted.
-        let mut events = events_in(items);
-        events.retain(|event| event.meta().by_seqno.0 > high);
-        for event in &events {
-            let former = former_of(event, &now.manifest);
-            now.manifest.apply(event, |id, start| now.tally.is_written(id, start, items));
-            former.into_iter().for_each(|id| now.tally.drop_collection(id));
-        }
-        now.tally.begin_default(&now.manifest);
-        let mut scratch = Vec::new();
-        for Replaced { at, old } in changes {
-            let item = item_of(&items[*at], &mut scratch);
-            let new = Entry { seqno: item.seqno, flags: item.flags, time: item.time, bytes: item.bytes() };
-            now.tally.change(item.key, Seqno(item.seqno), weigh(&new), old.as_ref().map(weigh));
-            let was_gone = old.is_some_and(|old| old.flags & GONE != 0);
-            let is_gone = item.flags & GONE != 0;
-            now.tombstones = (now.tombstones + u64::from(is_gone)).saturating_sub(u64::from(was_gone));
-        }
-        now.tally.end(&events, &now.manifest);
-        let copied = take_copied(self.batch.state, &mut now.tally);
-        now.tally.take_changes();
-        let (state, purged) = copied.unwrap_or_else(|| (self.batch.state.clone(), Seqno(0)));
-        now.state = state;
+        let (now, purged) = advance(now, self.batch, high, changes);
         let purge_seqno = before.map_or(0, View::purge_seqno).max(purged.0);
         Ok(Sealed { state: now.encode(), purge_seqno })
     }
+}
+
+/// What is stored beside the items of a vBucket once a batch is: `changes` are those of its items that are new, `high` the
+/// highest seqno before. Also the seqno up to which tombstones were purged where the batch was copied from.
+pub(crate) fn advance(
+    mut now: LogState,
+    batch: SaveBatch<'_>,
+    high: u64,
+    changes: &[Replaced],
+) -> (LogState, Seqno) {
+    let items = batch.items;
+    // What is there already has been counted.
+    let mut events = events_in(items);
+    events.retain(|event| event.meta().by_seqno.0 > high);
+    for event in &events {
+        let former = former_of(event, &now.manifest);
+        now.manifest.apply(event, |id, start| now.tally.is_written(id, start, items));
+        former.into_iter().for_each(|id| now.tally.drop_collection(id));
+    }
+    now.tally.begin_default(&now.manifest);
+    let mut scratch = Vec::new();
+    for Replaced { at, old } in changes {
+        let item = item_of(&items[*at], &mut scratch);
+        let new = Entry { seqno: item.seqno, flags: item.flags, time: item.time, bytes: item.bytes() };
+        now.tally.change(item.key, Seqno(item.seqno), weigh(&new), old.as_ref().map(weigh));
+        let was_gone = old.is_some_and(|old| old.flags & GONE != 0);
+        let is_gone = item.flags & GONE != 0;
+        now.tombstones = (now.tombstones + u64::from(is_gone)).saturating_sub(u64::from(was_gone));
+    }
+    now.tally.end(&events, &now.manifest);
+    let copied = take_copied(batch.state, &mut now.tally);
+    now.tally.take_changes();
+    let (state, purged) = copied.unwrap_or_else(|| (batch.state.clone(), Seqno(0)));
+    now.state = state;
+    (now, purged)
 }

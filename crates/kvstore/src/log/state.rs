@@ -16,9 +16,9 @@ const VERSION: u8 = 1;
 pub(crate) struct LogState {
     pub(crate) state: VbStateDoc,
     pub(crate) tally: Tally,
-    pub(super) manifest: StoredManifest,
+    pub(crate) manifest: StoredManifest,
     /// Tombstones and aborts.
-    pub(super) tombstones: u64,
+    pub(crate) tombstones: u64,
 }
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {

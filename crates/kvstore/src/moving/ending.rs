@@ -12,6 +12,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::log::is_log_file;
+use crate::rocks_config::is_rocks_folder;
 
 /// What a name ends with until its file is whole.
 const UNFINISHED: &str = ".new";
@@ -20,7 +21,7 @@ const UNFINISHED: &str = ".new";
 /// replace them.
 pub(super) fn is_of_store(name: &str) -> bool {
     let whole = name.strip_suffix(UNFINISHED).unwrap_or(name);
-    whole.contains(".couch.") || is_log_file(whole) || name.starts_with("journal.")
+    whole.contains(".couch.") || is_log_file(whole) || is_rocks_folder(name) || name.starts_with("journal.")
 }
 
 /// Ends a move at the start of a bucket, as far as that needs no store. One that never began is over.
@@ -76,7 +77,11 @@ fn remove_files(env: &Env, dir: &Path) -> Result<(), Failure> {
     let names = env.disk.read_dir(dir).map_err(disk_failed("list", dir))?;
     for name in names.iter().filter(|name| is_of_store(name)) {
         let path = dir.join(name);
-        env.disk.remove_file(&path).map_err(disk_failed("remove", &path))?;
+        let removed = match is_rocks_folder(name) {
+            true => env.disk.remove_dir_all(&path),
+            false => env.disk.remove_file(&path),
+        };
+        removed.map_err(disk_failed("remove", &path))?;
     }
     env.disk.sync_dir(dir).map_err(disk_failed("sync", dir))
 }

@@ -51,18 +51,12 @@ mod backend_words {
     use super::StorageBackend;
 
     pub(super) fn serialize<S: Serializer>(backend: &StorageBackend, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match backend {
-            StorageBackend::Couchstore => "couchstore",
-            StorageBackend::LogStructured => "magma",
-        })
+        to.serialize_str(backend.word())
     }
 
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<StorageBackend, D::Error> {
-        match String::deserialize(from)?.as_str() {
-            "couchstore" => Ok(StorageBackend::Couchstore),
-            "magma" => Ok(StorageBackend::LogStructured),
-            other => Err(D::Error::custom(format!("no store is called {other:?}"))),
-        }
+        let word = String::deserialize(from)?;
+        StorageBackend::of_word(&word).ok_or_else(|| D::Error::custom(format!("no store is called {word:?}")))
     }
 }
 

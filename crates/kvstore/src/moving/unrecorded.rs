@@ -29,9 +29,12 @@ pub(super) fn check(env: &Env, dir: &Path, backend: StorageBackend, open: &OpenS
     let from = elsewhere(dir);
     let relocated = RelocatedDisk::new(env.disk.clone(), dir, &from);
     let disk = Arc::new(CopyOnWriteDisk::new(Arc::new(relocated), MOST_WRITTEN_BYTES));
-    let other = match backend {
+    let names = env.disk.read_dir(&from).map_err(disk_failed("list", &from))?;
+    // Its journal alone does not say which store it was; with what is in the journal any of them opens.
+    let other = match StorageBackend::of_names(&names) {
+        found if found != backend => found,
         StorageBackend::Couchstore => StorageBackend::LogStructured,
-        StorageBackend::LogStructured => StorageBackend::Couchstore,
+        StorageBackend::LogStructured | StorageBackend::RocksDb => StorageBackend::Couchstore,
     };
     let found = open(Env { disk, ..env.clone() }, other).and_then(|store| store.states());
     let has = match found {

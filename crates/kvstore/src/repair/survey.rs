@@ -14,6 +14,7 @@ use crate::compaction::FileAt;
 use crate::couch::parse_name;
 use crate::couch::whole::{Files, Whole};
 use crate::failure::Failure;
+use crate::files::StorageBackend;
 use crate::journal::{Filed, Frame, Gap, Replayed, Salvaged, salvage};
 use crate::journaled::lost::lost_in;
 use crate::journaled::recovery::Save;
@@ -83,6 +84,10 @@ pub fn survey(env: &Env, dir: &Path) -> Result<Survey, Failure> {
     let names = names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
     if names.iter().any(|name| is_log_file(name)) {
         return super::log::survey(env, dir);
+    }
+    if StorageBackend::of_names(&names) == StorageBackend::RocksDb {
+        let what = "what RocksDB keeps is not repaired: fill the bucket from another node, or restore it from a backup";
+        return Err(Failure::OtherStore { dir: dir.to_owned(), what: what.to_owned() });
     }
     let mut revisions: BTreeMap<VbId, BTreeSet<u64>> = BTreeMap::new();
     for (vb, revision) in names.iter().filter_map(|name| parse_name(name)) {

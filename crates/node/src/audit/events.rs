@@ -90,6 +90,8 @@ events! {
     InvalidPacket 20483 "memcached" "invalid packet" "A request is malformed" ON FILTERABLE,
     CommandForbidden 20484 "memcached" "command access failure" "A command lacks a privilege" ON ALWAYS,
     LoginSucceeded 20485 "memcached" "authentication succeeded" "A client logged in" OFF FILTERABLE,
+    PrivilegeDebugConfigured 20486 "memcached" "privilege debug configured" "The node lets requests through that lack a privilege" ON ALWAYS,
+    PrivilegeDebug 20487 "memcached" "privilege debug" "A command that lacks a privilege was let through" ON ALWAYS,
     DocumentRead 20488 "memcached" "document read" "A document was read" OFF FILTERABLE,
     DocumentLocked 20489 "memcached" "document locked" "A document was read and locked" OFF FILTERABLE,
     DocumentModified 20490 "memcached" "document modify" "A document was written" OFF FILTERABLE,
@@ -114,6 +116,7 @@ events! {
     FiguresReset 61455 "stave" "reset figures" "Figures of a bucket count from 0 again" ON ALWAYS,
     AlternateSet 61456 "stave" "set alternate address" "Clients of another network are told to connect to another address" ON ALWAYS,
     AlternateRemoved 61457 "stave" "remove alternate address" "Clients of another network are told no address of their own" ON ALWAYS,
+    SlowLimitsChanged 61458 "stave" "change slow operations" "From which time on commands are logged as slow operations was changed" ON ALWAYS,
 }
 
 impl AuditEvent {

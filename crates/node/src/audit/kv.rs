@@ -5,6 +5,7 @@ use base::DocKey;
 use protocol::opcode::*;
 use protocol::reader::Reader;
 use protocol::{FrameInfos, Request, Status};
+use subdoc::request::path_flag;
 
 use super::events::AuditEvent;
 use super::record::{AuditRecord, text};
@@ -14,6 +15,8 @@ use crate::commands::mutate_with_meta;
 use crate::context::{Context, Outcome};
 use crate::log_levels;
 use crate::node::Node;
+use crate::node_login::NODE_USER;
+use crate::privilege::Privilege;
 use crate::session::Session;
 
 /// What return meta is asked for if the document is to be deleted.
@@ -78,8 +81,12 @@ fn event_of(opcode: u8) -> Option<AuditEvent> {
 }
 
 /// What a request is recorded as: of some commands the number alone does not tell what they do.
-fn event_for(request: &Request<'_>) -> Option<AuditEvent> {
+fn event_for(session: &Session, request: &Request<'_>) -> Option<AuditEvent> {
     let event = event_of(request.opcode)?;
+    // A node that reads a document for a client looks first how large it is: the request that follows is the record.
+    if session.asked_for().is_some() && looks_ahead(request) {
+        return None;
+    }
     if event == AuditEvent::FiguresReset && !matches!(request.key, b"reset" | b"reset timings") {
         return None;
     }
@@ -89,6 +96,18 @@ fn event_for(request: &Request<'_>) -> Option<AuditEvent> {
     }
     let deletes = event == AuditEvent::DocumentModified && deletes(request);
     Some(if deletes { AuditEvent::DocumentDeleted } else { event })
+}
+
+/// Whether a look-up asks for nothing but what is known about a document: attributes whose names begin with `$`.
+fn looks_ahead(request: &Request<'_>) -> bool {
+    let mut rest = Reader(request.value);
+    let is_about = || {
+        let (_opcode, flags) = (rest.u8()?, rest.u8()?);
+        let path = rest.u16().and_then(|len| rest.bytes(usize::from(len)))?;
+        Some(flags & path_flag::XATTR != 0 && path.starts_with(b"$"))
+    };
+    let mut paths = std::iter::from_fn(is_about).peekable();
+    request.opcode == SUBDOC_MULTI_LOOKUP && paths.peek().is_some() && paths.all(|is_about| is_about)
 }
 
 /// What is done with which snapshot of a bucket; `None` if the request does not say it.
@@ -144,28 +163,42 @@ fn refused_now(ctx: &mut Context<'_>, request: &Request<'_>) -> Option<Outcome> 
     let log = &ctx.node.audit;
     let refused = match request.opcode {
         SASL_AUTH | SASL_STEP => may_log_in(ctx.node).err(),
-        opcode => event_for(request).into_iter().chain(also(opcode)).find_map(|event| log.admit(event).err()),
+        opcode => event_for(ctx.session, request)
+            .into_iter()
+            .chain(also(opcode))
+            .find_map(|event| log.admit(event).err()),
     }?;
     Some(ctx.error(Status::Etmpfail, &refused.to_string()))
 }
 
 /// A request did not get to its handler: it is malformed, or the user lacks a privilege.
-pub(crate) fn not_admitted(node: &Node, session: &Session, row: Option<&Row>, status: Option<Status>) {
+pub(crate) fn not_admitted(
+    node: &Node,
+    session: &Session,
+    row: Option<&Row>,
+    status: Option<Status>,
+    lacks: Option<Privilege>,
+) {
     if !node.audit.is_on() {
         return;
     }
     let command = row.map_or("an unknown command", |row| row.name);
     match status {
         Some(Status::Einval) => invalid_packet(node, session, command),
-        Some(Status::Eaccess) if session.is_authenticated() => forbidden(node, session, None, command),
+        Some(Status::Eaccess) if session.is_authenticated() => {
+            let record = forbidden(session, None, command);
+            node.audit.record(match lacks {
+                Some(privilege) => record.with("privilege", privilege.name()),
+                None => record,
+            });
+        }
         _ => {}
     }
 }
 
-fn forbidden(node: &Node, session: &Session, acting_for: Option<&[u8]>, command: &str) {
+fn forbidden(session: &Session, acting_for: Option<&[u8]>, command: &str) -> AuditRecord {
     let record = record_of(AuditEvent::CommandForbidden, session).acting_for(acting_for);
-    let record = in_bucket(record, session);
-    node.audit.record(record.with("command", command));
+    in_bucket(record, session).with("command", command)
 }
 
 /// A command was answered with this status.
@@ -180,18 +213,34 @@ pub(crate) fn answered(ctx: &Context<'_>, request: &Request<'_>, status: Status)
 fn note(ctx: &Context<'_>, request: &Request<'_>, status: Status) {
     let is_login = matches!(request.opcode, SASL_AUTH | SASL_STEP);
     match status {
-        Status::Eaccess if !is_login => forbidden(ctx.node, ctx.session, ctx.infos.impersonate, ctx.row.name),
+        Status::Eaccess if asks_for_what_is_to_come(ctx, request) => {}
+        Status::Eaccess if !is_login => {
+            let record = forbidden(ctx.session, ctx.infos.impersonate, ctx.row.name);
+            ctx.node.audit.record(match request.opcode {
+                // What is selected is not what was asked for.
+                SELECT_BUCKET => record.with("bucket", text(request.key)),
+                _ => record,
+            });
+        }
         Status::Success
         | Status::SubdocMultiPathFailure
         | Status::SubdocSuccessDeleted
         | Status::SubdocMultiPathFailureDeleted => {
             let deed = Deed { session: ctx.session, row: ctx.row, infos: ctx.infos, key: ctx.key };
-            let events = event_for(request).into_iter().chain(also(request.opcode));
+            let events = event_for(ctx.session, request).into_iter().chain(also(request.opcode));
             let wanted = events.filter(|event| ctx.node.audit.wants(*event));
             wanted.for_each(|event| ctx.node.audit.record(deed.record(request, event)));
         }
         _ => {}
     }
+}
+
+/// Whether another node selects a bucket that this one does not have yet: it may do so, and each bucket that is made brings
+/// that about.
+fn asks_for_what_is_to_come(ctx: &Context<'_>, request: &Request<'_>) -> bool {
+    let is_node = ctx.session.user.as_ref().is_some_and(|user| user.name() == NODE_USER);
+    let name = std::str::from_utf8(request.key).unwrap_or_default();
+    request.opcode == SELECT_BUCKET && is_node && ctx.node.bucket(name).is_none()
 }
 
 /// What is recorded of a request that is answered later; `None` if nothing is. Its status comes with the answer.
@@ -202,7 +251,7 @@ pub(crate) fn begun(node: &Node, session: &Session, request: &Request<'_>) -> Op
 
 #[cold]
 fn begun_now(node: &Node, session: &Session, request: &Request<'_>) -> Option<Box<AuditRecord>> {
-    let event = event_for(request).filter(|event| node.audit.wants(*event))?;
+    let event = event_for(session, request).filter(|event| node.audit.wants(*event))?;
     let row = find(request.opcode)?;
     let key = crate::layout::check(row, session, request).ok()?;
     let infos = request.decode_frame_infos().ok()?;
@@ -274,7 +323,7 @@ impl Deed<'_> {
 mod tests {
     use super::*;
     use crate::command::ROWS;
-    use crate::privilege::{Privilege, Privileges};
+    use crate::privilege::Privileges;
 
     /// Commands of administrators that are not recorded, and why.
     const NOT_RECORDED: &[(u8, &str)] = &[

@@ -148,8 +148,9 @@ impl AuditFile {
         disk.sync_dir(&self.folder)
     }
 
-    /// Removes rotated files that began this many seconds ago or earlier.
-    pub(crate) fn prune(&self, age_s: u64) -> io::Result<()> {
+    /// Removes rotated files whose last record is older than this many seconds. A file ends where the next one begins; the
+    /// last of them, as long as there is none, after the longest that it can have been written to.
+    pub(crate) fn prune(&self, age_s: u64, interval_s: u64) -> io::Result<()> {
         let disk = &*self.env.disk;
         let until_s = self.now_s().saturating_sub(age_s);
         let names = match disk.read_dir(&self.folder) {
@@ -158,14 +159,22 @@ impl AuditFile {
             Err(error) => return Err(error),
         };
         let prefix = format!("{}-", self.host);
-        let is_old = |name: &String| {
+        let begun = |name: String| {
             let begun = name.strip_suffix(ROTATED).and_then(|name| name.strip_prefix(&prefix));
-            begun.and_then(parse_moment).is_some_and(|begun_s| begun_s <= until_s)
+            let begun_s = begun.and_then(parse_moment)?;
+            Some((begun_s, name))
         };
-        names
-            .iter()
-            .filter(|name| is_old(name))
-            .try_for_each(|name| disk.remove_file(&self.folder.join(name)))
+        let mut files: Vec<(u64, String)> = names.into_iter().filter_map(begun).collect();
+        files.sort();
+        let present_s = self.open.as_ref().filter(|open| open.len > 0).map(|open| open.begun_s);
+        let ends = files.iter().skip(1).map(|(begun_s, _)| Some(*begun_s)).chain([present_s]);
+        let ended = |((begun_s, _), next_s): &(&(u64, String), Option<u64>)| {
+            // What a clock that was set back has called earlier than it is goes by the interval.
+            let last_s = begun_s.saturating_add(interval_s);
+            next_s.filter(|next_s| next_s >= begun_s).map_or(last_s, |next_s| next_s.min(last_s)) <= until_s
+        };
+        let old = files.iter().zip(ends).filter(ended);
+        old.map(|((_, name), _)| name).try_for_each(|name| disk.remove_file(&self.folder.join(name)))
     }
 }
 

@@ -215,8 +215,11 @@ impl AuditLog {
         is_user: impl Fn(&str) -> bool,
         record: AuditRecord,
     ) -> Result<Option<SmallFileError>, AuditError> {
-        let place = self.place.lock();
-        let folder = &place.as_ref().ok_or(AuditError::NotHere)?.folder;
+        let mut place = self.place.lock();
+        let place = place.as_mut().ok_or(AuditError::NotHere)?;
+        // A shorter time holds for the files that there are, too.
+        place.pruned_ns = None;
+        let folder = &place.folder;
         let before = self.settings();
         let mut next = before.changed(fields, &self.log_path(), is_user).map_err(AuditError::Fields)?;
         next.uid = self.env.random.next_u64() >> 32;

@@ -4,17 +4,19 @@ use protocol::Status;
 
 use super::AuditRefused;
 use super::events::AuditEvent;
-use super::record::{AuditRecord, text, why_uncertified};
+use super::record::{AuditRecord, Ends, text, why_uncertified};
 use crate::close_reason::CloseReason;
 use crate::node::Node;
 use crate::session::Session;
 
-pub(super) fn record_of(event: AuditEvent, session: &Session) -> AuditRecord {
+pub(crate) fn record_of(event: AuditEvent, session: &Session) -> AuditRecord {
     let name = session.user.as_ref().map_or(&b""[..], |user| user.name().as_bytes());
-    AuditRecord::new(event).by(name).between(session.ends)
+    // Another node that asks for a client says where that one is: it is as good as what it says of the user.
+    let remote = session.asked_for().or(session.ends.remote);
+    AuditRecord::new(event).by(name).between(Ends { remote, ..session.ends })
 }
 
-pub(super) fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
+pub(crate) fn in_bucket(record: AuditRecord, session: &Session) -> AuditRecord {
     record.with("bucket", session.bucket.as_ref().map_or("", |bucket| bucket.name()))
 }
 

@@ -125,6 +125,34 @@ fn files_are_rotated_by_age_and_size_and_removed_when_they_are_old() {
     assert!(names.is_empty(), "all are older than an interval and an hour: {names:?}");
 }
 
+/// The age counts from the last record of a file, which is where the next one begins: not from the longest that a file may
+/// be written to. A shorter age holds at once.
+#[test]
+fn files_are_removed_their_age_after_the_next_one_began() {
+    let fixture = fixture(&[("rotateInterval", "604800"), ("rotateSize", "1048576")]);
+    let reason = "x".repeat(4_000);
+    for _ in 0..600 {
+        fixture.log.record(AuditRecord::new(AuditEvent::LoginFailed).with("reason", reason.clone()));
+        fixture.sim.clock.advance(Duration::from_secs(1));
+        fixture.log.write_step();
+    }
+    let all = fixture.names();
+    assert_eq!(all.len(), 3, "{all:?}");
+    // The first file ended when the second one began, some 340 seconds ago.
+    fixture.change(&[("pruneAge", "6")]);
+    fixture.log.write_step();
+    assert_eq!(fixture.names(), all, "its last record is not old enough");
+    fixture.change(&[("pruneAge", "5")]);
+    fixture.log.write_step();
+    assert_eq!(fixture.names().len(), 2, "{:?}", fixture.names());
+    // A node that starts again looks at once, too.
+    fixture.sim.clock.advance(Duration::from_secs(600));
+    let again = AuditLog::new(fixture.env.clone(), Arc::new(ConnectionMemory::new(None)));
+    again.read(Path::new(DATA));
+    again.write_step();
+    assert_eq!(fixture.names(), ["audit.log"]);
+}
+
 #[test]
 fn a_torn_line_is_ended_before_the_next_record() {
     let fixture = fixture(&[]);

@@ -84,9 +84,7 @@ impl AuditLog {
         }
         let is_to_prune = place.pruned_ns.is_none_or(|at_ns| now_ns >= at_ns + LONG_PAUSE.as_nanos() as u64);
         if settings.prune_age > 0 && is_to_prune {
-            // A file holds records of one interval from its beginning on.
-            let age_s = settings.prune_age * 60 + settings.rotate_interval;
-            let pruned = place.file.prune(age_s);
+            let pruned = place.file.prune(settings.prune_age * 60, settings.rotate_interval);
             self.note(pruned, "remove");
             place.pruned_ns = Some(now_ns);
         }

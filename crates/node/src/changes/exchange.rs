@@ -84,6 +84,7 @@ impl ReaderTarget {
             bucket: &self.bucket,
             vbuckets: self.vbuckets,
             wanted: WANTED,
+            asks_for: None,
         }
     }
 

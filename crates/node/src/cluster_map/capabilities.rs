@@ -8,7 +8,7 @@ use kvstore::StorageBackend;
 pub fn capabilities(kind: BucketKind, backend: StorageBackend) -> Vec<&'static str> {
     let of_disk: &[&str] = match (kind, backend) {
         (BucketKind::Ephemeral, _) => &[],
-        (BucketKind::Persistent, StorageBackend::Couchstore) => &["rangeScan"],
+        (BucketKind::Persistent, StorageBackend::Couchstore | StorageBackend::RocksDb) => &["rangeScan"],
         (BucketKind::Persistent, StorageBackend::LogStructured) => &["nonDedupedHistory", "rangeScan"],
     };
     let mut all = [&CAPABILITIES, of_disk].concat();

@@ -316,20 +316,25 @@ fn wrong(ctx: &mut Context<'_>, name: &[u8], attempt: Option<Attempt>, is_early:
     let is_configured = |name| ctx.node.accounts().users().is_configured(name);
     if std::str::from_utf8(name).is_ok_and(is_configured) {
         sessions::login_failed(ctx.node, ctx.session, name, Status::AuthError);
-        let login = FailedLogin {
-            user: name,
-            ends: ctx.session.ends,
-            protocol: "kv",
-            status: Status::AuthError.name(),
-            reference: None,
-            reason: None,
-            mechanism: None,
-        };
+        let login = failed_login(ctx, name, Status::AuthError);
         ctx.node.events().login_failed(&login, ctx.node.env().clock.monotonic());
     } else {
         unchecked(ctx, attempt);
     }
     ctx.error(Status::Etmpfail, USERS_NOT_READ)
+}
+
+/// What the log is told of a client that calls itself `name` and could not log in.
+fn failed_login<'a>(ctx: &Context<'_>, user: &'a [u8], status: Status) -> FailedLogin<'a> {
+    FailedLogin {
+        user,
+        ends: ctx.session.ends,
+        protocol: "kv",
+        status: status.name(),
+        reference: None,
+        reason: None,
+        mechanism: None,
+    }
 }
 
 fn failed(ctx: &mut Context<'_>, name: &[u8], status: Status) -> Outcome {
@@ -355,15 +360,12 @@ fn refused(
         b & 0xffff_ffff_ffff
     );
     let now = ctx.node.env().clock.monotonic();
-    let (ends, reference) = (ctx.session.ends, reference.as_str());
+    let reference = reference.as_str();
     let login = FailedLogin {
-        user: name,
-        ends,
-        protocol: "kv",
-        status: status.name(),
         reference: Some(reference),
         reason: unjudged.map(|(why, _)| why),
         mechanism: unjudged.map(|(_, mechanism)| mechanism),
+        ..failed_login(ctx, name, status)
     };
     if is_early(ctx.node, name) {
         tracing::debug!(reference, "another node logs in before this one has read its cluster's secret");

@@ -6,8 +6,10 @@ use protocol::{Request, Status, error_map as map};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
+use crate::let_through::lets_through;
 use crate::log_levels;
 use crate::node::Node;
+use crate::privilege::Privilege;
 use crate::reply::Answer;
 use crate::version::SERVER_VERSION;
 
@@ -93,6 +95,7 @@ pub fn hello(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     let object: Option<serde_json::Value> = serde_json::from_slice(request.key).ok();
     ctx.session.agent = (!request.key.is_empty()).then(|| agent(request.key, object.as_ref()));
     ctx.session.client_id = object.as_ref().and_then(client_id);
+    ctx.session.asks_for = object.as_ref().and_then(|object| object["for"].as_str()?.parse().ok());
     // The time that this took was measured only if that had been agreed on before (recorded: hello/dependencies).
     ctx.reply.set_features(before.and(granted));
     let value = granted.encode();
@@ -146,7 +149,10 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return ctx.error(Status::Etmpfail, why);
     }
     // "Not found" would tell SDKs that the bucket is about to come: they would wait for it.
-    let status = match ctx.node.bucket(name).filter(|_| user.may_select(name)) {
+    let may_select = || {
+        user.may_select(name) || lets_through(ctx.node, ctx.session, ctx.row.name, Privilege::SelectBucket)
+    };
+    let status = match ctx.node.bucket(name).filter(|_| may_select()) {
         Some(bucket) => {
             let times = ctx.node.times.of(&bucket);
             ctx.session.select(Some((bucket, times)));

@@ -116,7 +116,7 @@ impl BucketSpec {
     /// The eviction policy is the one that a bucket in such a store has unless something else is said: what may be much
     /// larger than memory does not keep all keys there.
     pub(crate) fn keep_in(&self, backend: StorageBackend) {
-        if backend == StorageBackend::LogStructured {
+        if backend != StorageBackend::Couchstore {
             self.settings.put(Key::EvictionPolicy, EvictionPolicy::Full as u64);
         }
     }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use engine::SettingError;
 
+use crate::naming::NOT_BUILT_IN;
+
 /// Why a configuration is refused: what is wrong, and what to do about it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
@@ -23,9 +25,12 @@ pub enum ConfigError {
         "buckets {0:?} and {1:?}: names that differ in case alone are the same over HTTP: give one of them another name"
     )]
     BucketCase(String, String),
-    /// A log-structured store without journal.
+    /// A bucket in RocksDB, which this binary does not have.
+    #[error("bucket {0:?}: {what}", what = NOT_BUILT_IN)]
+    NotBuiltIn(String),
+    /// A store that has no log of its own, without journal.
     #[error(
-        "bucket {0:?}: a bucket of type magma needs the journal: leave journal = \"off\" (--journal off) out, or give the \
+        "bucket {0:?}: a bucket of type magma or rocksdb needs the journal: leave journal = \"off\" (--journal off) out, or give the \
          bucket the type couchstore"
     )]
     NeedsJournal(String),
@@ -63,7 +68,7 @@ pub enum ConfigError {
     Advertise(String),
     /// A bucket type that there is not.
     #[error(
-        "bucket type {0:?}: give couchstore (also called couchbase or membase) or magma, which keep documents on disk, or ephemeral, which does not"
+        "bucket type {0:?}: give couchstore (also called couchbase or membase), magma or rocksdb, which keep documents on disk, or ephemeral, which does not"
     )]
     BucketType(String),
     /// A setting of a bucket is not known, or its value is not valid.

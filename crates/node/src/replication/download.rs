@@ -350,7 +350,7 @@ impl Download {
             let mut wire = dial.connect(&self.env, &self.node).await?;
             let (username, password) = (Cow::Borrowed(&*self.username), Cow::Borrowed(&self.password));
             let (env, bucket, vbuckets) = (&self.env, &*self.bucket, self.vbuckets);
-            let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED };
+            let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED, asks_for: None };
             log_in(&mut wire, login, known).await?;
             Ok(wire)
         };

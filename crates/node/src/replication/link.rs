@@ -233,6 +233,7 @@ impl Link {
             bucket: self.bucket.name(),
             vbuckets: self.bucket.vbuckets(),
             wanted: WANTED,
+            asks_for: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::net::SocketAddr;
 
 use base::env::Env;
 use base::limits::MAX_FRAME_BODY_BYTES;
@@ -134,6 +135,8 @@ pub struct Login<'a> {
     pub vbuckets: u16,
     /// What is asked for.
     pub wanted: Features,
+    /// Where the client is for whom it asks, which the other node records (record 223); `None` if it asks for itself.
+    pub asks_for: Option<SocketAddr>,
 }
 
 /// The request whose answer is waited for.
@@ -176,8 +179,9 @@ impl<'a> LoggingIn<'a> {
     /// A name that is too long.
     pub fn begin(login: Login<'a>, out: &mut Vec<u8>) -> Result<LoggingIn<'a>, LinkError> {
         let random = &login.env.random;
+        let asks_for = login.asks_for.map_or_else(String::new, |client| format!(r#","for":"{client}""#));
         let agent = format!(
-            r#"{{"a":"stave-replication/{SERVER_VERSION}","i":"{:016X}/{:016X}"}}"#,
+            r#"{{"a":"stave-replication/{SERVER_VERSION}","i":"{:016X}/{:016X}"{asks_for}}}"#,
             random.next_u64(),
             random.next_u64()
         );
@@ -358,6 +362,7 @@ pub(crate) mod tests {
             bucket: "b",
             vbuckets: 4,
             wanted: WANTED,
+            asks_for: None,
         };
         let mut sent = Vec::new();
         let mut logging_in = LoggingIn::begin(login, &mut sent).expect("a short name");

@@ -78,6 +78,11 @@ impl Narrow {
 }
 
 impl Rights {
+    /// All that there is.
+    pub(crate) fn everything() -> Rights {
+        Rights { whole: Privileges::all(), node: Privileges::all(), narrow: None }
+    }
+
     /// What `grants` allow where no bucket is selected: what holds beside buckets, and in all of them.
     pub fn without_bucket(grants: &[Grant]) -> Rights {
         let is_for_all = |grant: &&Grant| grant.bucket().is_none_or(|bucket| bucket == super::ALL_BUCKETS);

@@ -17,28 +17,25 @@ pub(super) fn put(buckets: &[Numbers], page: &mut Page<'_>) -> fmt::Result {
         all.iter().try_for_each(|(labels, totals)| page.sample_of(name, labels, value(totals)))
     };
     use Kind::{Counter, Gauge};
-    each("stave_collection_items", Gauge, "Documents of a collection.", &|of| of.documents)?;
+    // Each under two names: that of the field is the second.
+    for name in ["stave_collection_items", "kv_collection_item_count"] {
+        each(name, Gauge, "Documents of a collection.", &|of| of.documents)?;
+    }
     let help = "Bytes of a collection's documents and tombstones in memory.";
-    each("stave_collection_memory_bytes", Gauge, help, &|of| of.memory_bytes)?;
+    for name in ["stave_collection_memory_bytes", "kv_collection_mem_used_bytes"] {
+        each(name, Gauge, help, &|of| of.memory_bytes)?;
+    }
     let help =
         "Bytes of a collection in files; the event that made it counts in each vBucket, with about 94 bytes.";
-    each("stave_collection_disk_bytes", Gauge, help, &|of| of.disk_bytes)?;
+    for name in ["stave_collection_disk_bytes", "kv_collection_data_size_bytes"] {
+        each(name, Gauge, help, &|of| of.disk_bytes)?;
+    }
     let help = "Documents of a collection that clients read, found or not.";
     each("stave_collection_gets_total", Counter, help, &|of| of.ops.gets)?;
     let help = "Documents that clients stored in a collection.";
     each("stave_collection_stores_total", Counter, help, &|of| of.ops.stores)?;
     let help = "Documents that clients deleted from a collection.";
     each("stave_collection_deletes_total", Counter, help, &|of| of.ops.deletes)?;
-    // The same under the field's names.
-    each("kv_collection_item_count", Gauge, "Documents of a collection.", &|of| of.documents)?;
-    let help = "Bytes of a collection's documents and tombstones in memory.";
-    each("kv_collection_mem_used_bytes", Gauge, help, &|of| of.memory_bytes)?;
-    each(
-        "kv_collection_data_size_bytes",
-        Gauge,
-        "Bytes of a collection in files; the event that made it counts in each vBucket, with about 94 bytes.",
-        &|of| of.disk_bytes,
-    )?;
     put_ops(&all, page)
 }
 

@@ -71,6 +71,7 @@ pub use groups::{GROUPS, Group, Producer};
 pub use sheet::Sheet;
 
 /// A question before it is known what it is about.
+#[derive(Clone)]
 pub struct Question<'a> {
     /// The node.
     pub node: &'a Node,

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::kept_users::stored::StoredUsers;
 use crate::node::Node;
 
-const DATA: &str = "/data";
+pub(super) const DATA: &str = "/data";
 
 /// A member that is cut off, and knows `ann` from the coordination store. What happens is recorded.
 fn cut_off() -> (std::sync::Arc<Node>, SimHandles) {
@@ -30,12 +30,20 @@ fn cut_off() -> (std::sync::Arc<Node>, SimHandles) {
     (node, sim)
 }
 
-fn audit(node: &Node, fields: &[(&str, &str)]) {
+pub(super) fn audit(node: &Node, fields: &[(&str, &str)]) {
     let fields: Vec<_> =
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let record = AuditRecord::new(AuditEvent::AuditConfigured).by(b"admin");
     let not_kept = node.audit.change(&fields, |_| true, record).expect("valid settings");
     assert!(not_kept.is_none(), "{not_kept:?}");
+}
+
+/// From now on nothing can be recorded, and the audit log knows it.
+fn fill_disk(node: &Node, sim: &SimHandles) {
+    node.audit.write_step();
+    sim.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::Short { bytes: 9, errno: 28 }));
+    node.audit.record(AuditRecord::new(AuditEvent::LoginFailed));
+    node.audit.write_step();
 }
 
 fn select(connection: &mut Connection) -> Status {
@@ -46,7 +54,7 @@ fn select(connection: &mut Connection) -> Status {
 }
 
 /// How often the audit log has this text.
-fn recorded(node: &Node, text: &str) -> usize {
+pub(super) fn recorded(node: &Node, text: &str) -> usize {
     node.audit.write_step();
     let path = Path::new(DATA).join("audit").join("audit.log");
     let file = node.env().disk.open(&path, OpenMode::Read).expect("the file is there");
@@ -95,10 +103,7 @@ fn a_certificate_does_not_log_in_while_no_login_can_be_recorded() {
     let (node, sim) = cut_off();
     // What a session does is not recorded: its login is what is refused.
     audit(&node, &[("failurePolicy", "refuse"), ("disabled", "20480,20483,20485,20492,20493")]);
-    node.audit.write_step();
-    sim.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::Short { bytes: 9, errno: 28 }));
-    node.audit.record(AuditRecord::new(AuditEvent::LoginFailed));
-    node.audit.write_step();
+    fill_disk(&node, &sim);
     let mut connection = connect(&node);
     connection.certified("admin");
     assert!(!connection.session().is_authenticated());
@@ -114,10 +119,7 @@ fn a_certificate_does_not_log_in_while_no_login_can_be_recorded() {
 fn a_policy_that_keeps_users_out_is_taken_back_on_a_full_disk() {
     let (node, sim) = cut_off();
     audit(&node, &[("failurePolicy", "refuse")]);
-    node.audit.write_step();
-    sim.disk.plan(Fault::for_ever(On::Kind(Call::Write), 1, Effect::Short { bytes: 9, errno: 28 }));
-    node.audit.record(AuditRecord::new(AuditEvent::LoginFailed));
-    node.audit.write_step();
+    fill_disk(&node, &sim);
     let mut connection = connect(&node);
     connection.certified("admin");
     assert_eq!(select(&mut connection), Status::Etmpfail);

@@ -211,7 +211,7 @@ fn log_in_by(connection: &mut Connection, name: &str, password: &str) -> Vec<Sta
 /// guesses at the nodes' secret, which keep no user out either.
 #[test]
 fn no_guesses_keep_another_node_out() {
-    let (node, _sim) = node();
+    let (node, sim) = node();
     let secret = NodeSecret::new(&*node.env().random);
     node.accounts().set_node_secrets(&node, std::slice::from_ref(&secret));
     let name = secret.login_name();
@@ -227,9 +227,13 @@ fn no_guesses_keep_another_node_out() {
     let heard = log_in_by(&mut other, &name, secret.password_text());
     assert_eq!(heard, [Status::AuthContinue, Status::Success]);
     assert!(other.session().user.as_ref().is_some_and(|user| user.is_node()));
-    // No password is checked as that of a node, however it comes.
+    // No password is checked as that of a node, however it comes: from an address with an allowance it is a wrong one.
     let (told, _) = feed(&mut from(&node, HERE), &plain(&name, secret.password_text()));
     assert_eq!(statuses(&told), [(0, Status::Etmpfail)]);
+    let mut elsewhere = from(&node, THERE);
+    assert_eq!(feed(&mut elsewhere, &plain(&name, secret.password_text())).1, Next::Later);
+    assert!(sim.spawn.run_one());
+    assert_eq!(status(&mut elsewhere), Some(Status::AuthError));
 }
 
 /// What was begun while one more guess was free does not all end in a guess.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::ClientConfig;
@@ -71,8 +72,13 @@ pub(super) struct Way {
     access: Mutex<Arc<EtcdAccess>>,
     /// What etcd gave for a name and a password; `None` before it was needed.
     token: Mutex<Option<(Arc<EtcdAccess>, String)>>,
-    fault: Mutex<Option<&'static str>>,
+    /// With the moment of the monotonic clock when it was noted.
+    fault: Mutex<Option<(&'static str, Duration)>>,
 }
+
+/// For so long other requests that are done say nothing of a change that was not permitted: reads, and those of leases, need
+/// less. One that is still not permitted is tried again before.
+const PERMITS_AFTER: Duration = Duration::from_secs(30);
 
 /// etcd's certificate, as this node sees it.
 pub(super) const NOT_TRUSTED: &str = "its certificate is not accepted: etcd-ca must hold the CA that signed it, and \
@@ -115,11 +121,28 @@ impl Way {
 
     /// What the last request found wrong with what is shown to etcd; `None` if it found nothing of the kind.
     pub(super) fn fault(&self) -> Option<&'static str> {
-        *self.fault.lock()
+        self.fault.lock().map(|(fault, _)| fault)
     }
 
-    pub(super) fn note(&self, fault: Option<&'static str>) {
-        *self.fault.lock() = fault;
+    pub(super) fn note(&self, fault: Option<&'static str>, now: Duration) {
+        *self.fault.lock() = fault.map(|fault| (fault, now));
+    }
+
+    /// etcd has answered, whatever it said: neither side refuses the other one's certificate.
+    pub(super) fn reached(&self) {
+        let mut fault = self.fault.lock();
+        if matches!(*fault, Some((NOT_TRUSTED | CERTIFICATE_REFUSED, _))) {
+            *fault = None;
+        }
+    }
+
+    /// etcd has done what a request asked for, which may be a change.
+    pub(super) fn done(&self, is_change: bool, now: Duration) {
+        let mut fault = self.fault.lock();
+        let is_fresh = |noted: Duration| now < noted + PERMITS_AFTER;
+        if is_change || !matches!(*fault, Some((NOT_PERMITTED, noted)) if is_fresh(noted)) {
+            *fault = None;
+        }
     }
 }
 
@@ -142,6 +165,28 @@ mod tests {
         assert_eq!(none(b""), Some(EtcdTlsError::Ca(CertificateError::None)));
         let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert!(matches!(none(broken), Some(EtcdTlsError::Ca(CertificateError::Invalid(_)))));
+    }
+
+    #[test]
+    fn a_fault_is_told_until_it_is_mended() {
+        let (way, at) = (Way::default(), Duration::from_secs);
+        way.note(Some(NOT_TRUSTED), at(1));
+        way.reached();
+        assert_eq!(way.fault(), None, "what etcd answers needs TLS");
+        way.note(Some(LOGIN_REFUSED), at(1));
+        way.reached();
+        assert_eq!(way.fault(), Some(LOGIN_REFUSED));
+        way.done(false, at(1));
+        assert_eq!(way.fault(), None);
+        // A user that may only read.
+        way.note(Some(NOT_PERMITTED), at(1));
+        way.done(false, at(30));
+        assert_eq!(way.fault(), Some(NOT_PERMITTED));
+        way.done(true, at(30));
+        assert_eq!(way.fault(), None);
+        way.note(Some(NOT_PERMITTED), at(1));
+        way.done(false, at(31));
+        assert_eq!(way.fault(), None, "the change that was refused is not tried again");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use ::node::audit::record::Ends;
 use ::node::cluster_map::NodeEntry;
 use ::node::replication::LinkError;
 use ::node::user::User;
@@ -126,12 +127,13 @@ pub(super) fn named(shared: &Shared, id: Option<&str>) -> Result<Place, Refused>
     })
 }
 
-/// Connects to a node, to act there for a user.
+/// Connects to a node, to act there for a user, whose connection is between `ends`.
 pub(super) async fn connect(
     shared: &Shared,
     place: &Place,
     bucket: &Bucket,
     user: &User,
+    ends: Ends,
 ) -> Result<Acting, Refused> {
     let acting = ActingFor {
         node: &shared.node,
@@ -141,6 +143,7 @@ pub(super) async fn connect(
         bucket: bucket.name(),
         vbuckets: bucket.vbuckets(),
         user: user.name(),
+        client: ends.remote,
         derived: &shared.derived,
     };
     Acting::connect(acting).await.map_err(|error| unreachable_node(place, &error))

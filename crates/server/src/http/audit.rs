@@ -34,6 +34,10 @@ pub(super) enum Field {
     Props,
     /// Fields of the form that are settings of security.
     Settings,
+    /// Whether the form has this field with something in it, and the field's name: of what must not be recorded itself.
+    Has(&'static str, &'static str),
+    /// All fields of the form, which are names of commands with numbers, and the field's name.
+    Limits(&'static str),
     /// A field of a JSON object as it is, and the field's name.
     Json(&'static str, &'static str),
     /// Which nodes a bucket's vBuckets are to follow, without passwords.
@@ -69,7 +73,10 @@ const fn audited(
 /// All of them.
 static AUDITED: &[AuditedRoute] = {
     use AuditEvent as E;
-    use Field::{Form, Identity, Is, Json, List, ManifestUid, Param, Props, Roles, Self_, Settings, Sources};
+    use Field::{
+        Form, Has, Identity, Is, Json, Limits, List, ManifestUid, Param, Props, Roles, Self_, Settings,
+        Sources,
+    };
     const SCOPES: &str = "/pools/default/buckets/{bucket}/scopes";
     const ONE_SCOPE: &str = "/pools/default/buckets/{bucket}/scopes/{scope}";
     const COLLECTIONS: &str = "/pools/default/buckets/{bucket}/scopes/{scope}/collections";
@@ -101,7 +108,13 @@ static AUDITED: &[AuditedRoute] = {
             "PUT",
             USER,
             E::UserSet,
-            &[Identity, Roles, List("groups", "groups"), Form("name", "full_name")],
+            &[
+                Identity,
+                Roles,
+                List("groups", "groups"),
+                Form("name", "full_name"),
+                Has("password", "password_set"),
+            ],
         ),
         audited("DELETE", USER, E::UserDeleted, &[Identity]),
         audited("GET", "/settings/rbac/backup", E::UsersBackedUp, &[]),
@@ -141,6 +154,7 @@ static AUDITED: &[AuditedRoute] = {
         audited("POST", super::node_secret::PATH, E::NodeSecretRotated, &[]),
         audited("POST", super::certificates::PATH, E::CertificatesRead, &[]),
         audited("POST", super::log_levels::PATH, E::LogLevelsChanged, &[Form("level", "log_levels")]),
+        audited("POST", super::slow_limits::PATH, E::SlowLimitsChanged, &[Limits("limits")]),
         audited("POST", "/settings/security", E::SecurityConfigured, &[Settings]),
         audited(
             "POST",
@@ -226,7 +240,7 @@ static AUDITED: &[AuditedRoute] = {
 
 /// Methods of addresses that change something and are not recorded, and why.
 #[cfg(test)]
-const NOT_AUDITED: [(&str, &str, &str); 18] = [
+const NOT_AUDITED: [(&str, &str, &str); 17] = [
     ("POST", "/node/controller/rename", "changes nothing"),
     ("POST", "/node/controller/setupServices", "changes nothing"),
     ("POST", "/pools/default", "changes nothing"),
@@ -234,7 +248,6 @@ const NOT_AUDITED: [(&str, &str, &str); 18] = [
     ("POST", "/settings/indexes", "changes nothing"),
     ("POST", "/settings/audit", "records itself"),
     ("POST", "/v1/promise", "between nodes"),
-    ("POST", super::slow_limits::PATH, "the field has no event for it"),
     ("POST", "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}", "waits, and changes nothing"),
     ("POST", "/pools/default/stats/range", "reads figures"),
     ("POST", "/pools/default/buckets/{bucket}/controller/compactBucket", "the field has no event for it"),
@@ -350,6 +363,12 @@ impl AuditedRoute {
                     let known = sent.iter().filter(|(name, _)| SECURITY.contains(&name.as_str()));
                     let known = known.map(|(name, value)| (name.clone(), Value::from(short(value))));
                     record.with("settings", known.collect::<Value>())
+                }
+                Field::Has(from, to) => record.with(to, form(from).is_some_and(|value| !value.is_empty())),
+                // What is no command, or no number, is refused, so that these are as many as there are commands.
+                Field::Limits(to) => {
+                    let limits = sent.iter().map(|(name, value)| (name.clone(), Value::from(short(value))));
+                    record.with(to, limits.collect::<Value>())
                 }
                 Field::Json(from, to) => {
                     match form(from).and_then(|value| serde_json::from_str::<Value>(value).ok()) {

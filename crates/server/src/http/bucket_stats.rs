@@ -1,5 +1,6 @@
 //! `/v1/buckets/B/stats/GROUP`: a group of stats as the KV protocol has it, of this node or of another one of the cluster.
 
+use ::node::audit::record::Ends;
 use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
@@ -27,6 +28,7 @@ pub(super) struct Of {
 pub(super) async fn show(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
     Path((name, group)): Path<(String, String)>,
     Query(of): Query<Of>,
 ) -> Response {
@@ -37,7 +39,7 @@ pub(super) async fn show(
             return Err(refused(StatusCode::BAD_REQUEST, &why));
         }
         let place = named(&shared, of.node.as_deref())?;
-        let mut acting = connect(&shared, &place, &bucket, &caller.0).await?;
+        let mut acting = connect(&shared, &place, &bucket, &caller.0, ends).await?;
         let mut stats: Vec<Value> = Vec::new();
         let mut last = KvAnswer::default();
         let mut keep = |_, answer: KvAnswer| {

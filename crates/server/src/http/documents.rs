@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::node::audit::record::Ends;
 use ::node::privilege::Privilege;
 use axum::Json;
 use axum::body::Bytes;
@@ -73,13 +74,15 @@ pub(super) struct Page {
 
 /// A collection of a bucket in which the caller may do something.
 struct Within {
+    /// The ends of the caller's connection.
+    ends: Ends,
     bucket: Arc<Bucket>,
     collection: CollectionId,
 }
 
 fn within(
     shared: &Shared,
-    caller: &Caller,
+    (caller, ends): (&Caller, Ends),
     bucket: &str,
     (scope, collection): (Option<&str>, Option<&str>),
     needed: &[Privilege],
@@ -101,7 +104,7 @@ fn within(
     if !needed.iter().any(|one| rights.in_collection(id).has(*one)) {
         return Err(missing(needed, &bucket, scope));
     }
-    Ok(Within { bucket, collection: id })
+    Ok(Within { ends, bucket, collection: id })
 }
 
 /// The first of the privileges would have been enough.
@@ -146,7 +149,7 @@ impl Within {
             return Err(refused(StatusCode::BAD_REQUEST, &why));
         }
         let place = active(shared, &self.bucket, vbucket_of(key.as_bytes(), self.bucket.vbuckets()))?;
-        let acting = connect(shared, &place, &self.bucket, &caller.0).await?;
+        let acting = connect(shared, &place, &self.bucket, &caller.0, self.ends).await?;
         Ok((acting, place))
     }
 }
@@ -197,12 +200,13 @@ fn parsed(value: &[u8]) -> Value {
 pub(super) async fn show(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
     Path(name): Path<String>,
     Query(which): Query<Which>,
 ) -> Response {
     let work = async {
         let places = (which.scope.as_deref(), which.collection.as_deref());
-        let within = within(&shared, &caller, &name, places, &[Privilege::Read])?;
+        let within = within(&shared, (&caller, ends), &name, places, &[Privilege::Read])?;
         let (mut acting, place) = within.connect(&shared, &caller, &which.key).await?;
         for _ in 0..LOOKS {
             if let Some(told) = look(&mut acting, &within, &place, &which.key).await? {
@@ -244,6 +248,9 @@ async fn look(
     });
     if bytes > MOST_SHOWN_BYTES {
         told["tooLarge"] = json!(true);
+        // What was looked at so far is not recorded by itself (see `audit::kv`), and there is no second look.
+        let recorded = within.request(opcode::GET_META, key);
+        acting.ask_one(recorded).await.map_err(|error| unreachable_node(place, &error))?;
         return Ok(Some(told));
     }
     let mut paths = Vec::new();
@@ -300,6 +307,7 @@ fn demand(headers: &HeaderMap) -> Result<Demand, Refused> {
 pub(super) async fn store(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
     Path(name): Path<String>,
     Query(which): Query<Which>,
     headers: HeaderMap,
@@ -308,7 +316,7 @@ pub(super) async fn store(
     let work = async {
         let places = (which.scope.as_deref(), which.collection.as_deref());
         let needed = [Privilege::Upsert, Privilege::Insert];
-        let within = within(&shared, &caller, &name, places, &needed)?;
+        let within = within(&shared, (&caller, ends), &name, places, &needed)?;
         let request = match demand(&headers)? {
             Demand::Absent => insertion(&within, &which, &body),
             Demand::Is(cas) => replacement(&within, &which, cas, &body),
@@ -344,13 +352,14 @@ fn replacement(within: &Within, which: &Which, cas: Cas, body: &[u8]) -> KvReque
 pub(super) async fn remove(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
     Path(name): Path<String>,
     Query(which): Query<Which>,
     headers: HeaderMap,
 ) -> Response {
     let work = async {
         let places = (which.scope.as_deref(), which.collection.as_deref());
-        let within = within(&shared, &caller, &name, places, &[Privilege::Delete])?;
+        let within = within(&shared, (&caller, ends), &name, places, &[Privilege::Delete])?;
         let Demand::Is(cas) = demand(&headers)? else {
             return Err(refused(
                 StatusCode::BAD_REQUEST,
@@ -386,12 +395,13 @@ fn changed(outcome: Result<Cas, Refused>) -> Response {
 pub(super) async fn list(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(ends): Extension<Ends>,
     Path(name): Path<String>,
     Query(page): Query<Page>,
 ) -> Response {
     let work = async {
         let places = (page.scope.as_deref(), page.collection.as_deref());
-        let within = within(&shared, &caller, &name, places, &[Privilege::Read])?;
+        let within = within(&shared, (&caller, ends), &name, places, &[Privilege::Read])?;
         let most = within.most_key_bytes();
         if page.prefix.len() > most {
             let why = format!("the prefix has {} bytes: keys have at most {most}", page.prefix.len());
@@ -513,7 +523,9 @@ impl KeyReading<'_> {
     ) -> Result<(), Refused> {
         let mut acting = match self.connections.remove(&place.id) {
             Some(acting) => acting,
-            None => match connect(self.shared, place, &self.within.bucket, &self.caller.0).await {
+            None => match connect(self.shared, place, &self.within.bucket, &self.caller.0, self.within.ends)
+                .await
+            {
                 Ok(acting) => acting,
                 Err(_) => return Ok(()),
             },

@@ -35,8 +35,11 @@ pub(super) async fn begin(State(shared): State<Shared>, Path(name): Path<String>
     }
     let word = form.first().map(|(_, value)| value.clone()).unwrap_or_default();
     let Some(backend) = naming::backend_from(&word) else {
-        return wrong("it must be couchstore or magma".to_owned());
+        return wrong("it must be couchstore, magma or rocksdb".to_owned());
     };
+    if !backend.is_built_in() {
+        return wrong(naming::NOT_BUILT_IN.to_owned());
+    }
     told(&shared, name, move |node, name| migration::begin(node, name, backend)).await
 }
 

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ::node::connection_memory::Charge;
@@ -58,6 +59,8 @@ pub(crate) struct ActingFor<'a> {
     pub(crate) vbuckets: u16,
     /// The user.
     pub(crate) user: &'a str,
+    /// Where that user's client is.
+    pub(crate) client: Option<SocketAddr>,
     /// What was derived of the password.
     pub(crate) derived: &'a DerivedPasswords,
 }
@@ -127,7 +130,7 @@ pub(crate) struct Acting {
 impl Acting {
     /// Connects and logs in.
     pub(crate) async fn connect(acting: ActingFor<'_>) -> Result<Acting, LinkError> {
-        let ActingFor { node, tls, address, door, bucket, vbuckets, user, derived } = acting;
+        let ActingFor { node, tls, address, door, bucket, vbuckets, user, client, derived } = acting;
         if door.is_some() {
             node.accounts().has_own_secret(node);
         }
@@ -142,7 +145,7 @@ impl Acting {
             }
         };
         let (env, username, password) = (node.env(), username.into(), Cow::Owned(password));
-        let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED };
+        let login = Login { env, username, password, bucket, vbuckets, wanted: WANTED, asks_for: client };
         let mut known = derived.0.lock().get(address).cloned();
         wire.log_in(login, &mut known).await?;
         derived.keep(address, known);

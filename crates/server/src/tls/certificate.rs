@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::node::config::ClientAuth;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::client_cas::{ClientCas, NoClientCas};
@@ -32,6 +34,27 @@ pub enum CertificateError {
          ENCRYPTED.key -out NODE.key), readable by the node's user alone"
     )]
     Encrypted,
+    /// Nothing in the file is a key.
+    #[error(
+        "there is no private key in it: it must hold lines like -----BEGIN PRIVATE KEY-----, -----BEGIN RSA PRIVATE KEY----- \
+         or -----BEGIN EC PRIVATE KEY-----"
+    )]
+    NoKey,
+    /// The file ends within a block of PEM.
+    #[error(
+        "it ends before the line -----END {0}-----: it was cut, or is still being written; write it again, and put it into its \
+         place by renaming"
+    )]
+    Cut(String),
+    /// A block of PEM is damaged.
+    #[error("it is damaged: {0}; write it again")]
+    Damaged(&'static str),
+    /// The key is one that TLS is not spoken with here.
+    #[error(
+        "it cannot be used for TLS{0}: make one of ECDSA (P-256 or P-384) or of RSA with 2,048 to 4,096 bits (openssl ecparam \
+         -name prime256v1 -genkey -noout, openssl genrsa 3072), and have the CA issue a certificate for it"
+    )]
+    Unsupported(String),
     /// Something in the file is no certificate or no key.
     #[error("it holds something that cannot be used: {0}")]
     Invalid(String),
@@ -57,7 +80,25 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
     match all {
         Ok(all) if all.is_empty() => Err(CertificateError::None),
         Ok(all) => Ok(all),
-        Err(error) => Err(invalid(error)),
+        Err(error) => Err(unreadable(error, CertificateError::None)),
+    }
+}
+
+/// What is wrong with a text that is no PEM, in words that do not need to know what a parser looks for. `none` is for one
+/// in which what is looked for is not.
+fn unreadable(error: pem::Error, none: CertificateError) -> CertificateError {
+    match error {
+        pem::Error::NoItemsFound => none,
+        pem::Error::MissingSectionEnd { end_marker } => {
+            CertificateError::Cut(String::from_utf8_lossy(&end_marker).trim_end().to_owned())
+        }
+        pem::Error::IllegalSectionStart { .. } => {
+            CertificateError::Damaged("a line with -----BEGIN does not end with -----")
+        }
+        pem::Error::Base64Decode(_) => CertificateError::Damaged(
+            "between its lines -----BEGIN and -----END are characters that are not Base64",
+        ),
+        error => invalid(error),
     }
 }
 
@@ -69,7 +110,7 @@ fn invalid(error: impl fmt::Display) -> CertificateError {
 fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| match is_encrypted(pem) {
         true => CertificateError::Encrypted,
-        false => invalid(error),
+        false => unreadable(error, CertificateError::NoKey),
     })
 }
 
@@ -116,8 +157,41 @@ fn refused(error: &rustls::Error, first: Option<&CertificateDer<'_>>) -> PairErr
             PairError::Certificate(CertificateError::Version1)
         }
         rustls::Error::InvalidCertificate(_) => PairError::Certificate(invalid(error)),
+        // The provider of keys says of each that it cannot load the same words, with names of its own.
+        rustls::Error::General(_) => {
+            let of_certificate = first.and_then(identity::key);
+            let told = of_certificate.map(|key| format!(" (the key of the certificate is {key})"));
+            PairError::Key(CertificateError::Unsupported(told.unwrap_or_default()))
+        }
         error => PairError::Key(invalid(error)),
     }
+}
+
+/// Whether a chain leads from the first of these certificates, through the others, to one of these CAs. What else is wrong
+/// with it is not looked at.
+pub(super) fn is_of(chain: &[CertificateDer<'_>], cas: &[CertificateDer<'static>], now_s: u64) -> bool {
+    let Some((first, between)) = chain.split_first() else { return false };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(cas.iter().cloned());
+    let Ok(parsed) = ParsedCertificate::try_from(first) else { return false };
+    let algorithms = ring::default_provider().signature_verification_algorithms.all;
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s));
+    let verified = verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, now, algorithms);
+    !matches!(
+        verified,
+        Err(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature
+        ))
+    )
+}
+
+/// Whether the first certificate of a text in PEM is for a key with this public half (SubjectPublicKeyInfo, in DER).
+///
+/// # Errors
+///
+/// There is no certificate in it.
+pub fn is_for_key(pem: &[u8], public: &[u8]) -> Result<bool, CertificateError> {
+    Ok(certificates(pem)?.first().is_some_and(|first| identity::has_public_key(first, public)))
 }
 
 /// Verifies the certificates of clients, which one of these CAs must have signed that has not expired. With

@@ -83,6 +83,9 @@ fn of_incompatible(incompatible: &PeerIncompatible) -> &'static str {
         PeerIncompatible::SupportedVersionsExtensionRequired | PeerIncompatible::Tls12NotOfferedOrEnabled => {
             "it offers no version of TLS that is allowed here"
         }
+        PeerIncompatible::NoSignatureSchemesInCommon => {
+            "it takes no certificate with a key like that of this node's: one of ECDSA P-256 or RSA is taken by all"
+        }
         PeerIncompatible::NoCipherSuitesInCommon => "it offers no cipher suite that is allowed here",
         _ => "it and this node have no way of TLS in common",
     }

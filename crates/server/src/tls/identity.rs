@@ -42,6 +42,60 @@ pub(super) fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
     parsed.is_ok_and(|(_, certificate)| certificate.version() == X509Version::V1)
 }
 
+/// What a certificate's key is, in words.
+pub(super) fn key(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let public = certificate.public_key();
+    let bits = || public.parsed().map_or(0, |key| key.key_size());
+    Some(match public.algorithm.algorithm.to_id_string().as_str() {
+        "1.2.840.113549.1.1.1" => format!("RSA with {} bits", bits()),
+        "1.2.840.10045.2.1" => format!("ECDSA with {} bits", bits()),
+        ED25519 => "Ed25519".to_owned(),
+        id => format!("of the algorithm {id}"),
+    })
+}
+
+/// The object identifier of keys that the C++ core of SDKs does not take (RFC 8410).
+const ED25519: &str = "1.3.101.112";
+
+/// Whether a certificate has a key of Ed25519.
+pub(super) fn is_ed25519(certificate: &CertificateDer<'_>) -> bool {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.is_ok_and(|(_, parsed)| parsed.public_key().algorithm.algorithm.to_id_string() == ED25519)
+}
+
+/// Whether a certificate is for a key with this public half, in DER.
+pub(super) fn has_public_key(certificate: &CertificateDer<'_>, public: &[u8]) -> bool {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.is_ok_and(|(_, parsed)| parsed.public_key().raw == public)
+}
+
+/// A certificate among the CAs that is none of a CA, and was not signed with its own key: no chain ends with it.
+#[derive(Clone)]
+pub(super) struct Leaf {
+    /// Its subject.
+    pub(super) name: String,
+    /// Who signed it.
+    pub(super) issuer: String,
+}
+
+/// Those of `cas` that are none. One of X.509 version 1 cannot say what it is.
+pub(super) fn leaves(cas: &[CertificateDer<'_>]) -> Vec<Leaf> {
+    let leaf = |certificate: &CertificateDer<'_>| {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let is_own = certificate.subject() == certificate.issuer();
+        let is_none = certificate.version() != X509Version::V1 && !certificate.is_ca() && !is_own;
+        let (name, issuer) = (certificate.subject().to_string(), certificate.issuer().to_string());
+        is_none.then_some(Leaf { name, issuer })
+    };
+    cas.iter().filter_map(leaf).collect()
+}
+
+/// Who signed a certificate, as that says it.
+pub(super) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
+    X509Certificate::from_der(certificate).ok().map(|(_, certificate)| certificate.issuer().to_string())
+}
+
 /// A use of a certificate that an extended key usage may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {

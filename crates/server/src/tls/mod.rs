@@ -28,7 +28,7 @@ use ::node::Node;
 use ::node::config::{ClientAuth, ClientNameRule, TlsConfig};
 use ::node::kept_users::security::{SecuritySettings, TlsService};
 
-pub use self::certificate::{CertificateError, PairError};
+pub use self::certificate::{CertificateError, PairError, is_for_key};
 use self::certificate::{can_serve, certificates, client_verifier, no_client, server_config};
 pub(crate) use self::certificate::{client_config, roots};
 pub(crate) use self::fault::cure;
@@ -174,6 +174,34 @@ struct Present {
     looks_without_cas: u32,
     /// How often files were taken: what was read before the last time may be older than what counts.
     changes: u64,
+    taken: TlsTaken,
+}
+
+/// What of the files new connections are made with, in seconds of Unix time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsTaken {
+    /// Since when certificate and key are.
+    pub(crate) pair_since_s: u64,
+    /// How many CAs `tls-ca` has; `None` without one.
+    pub(crate) cas: Option<usize>,
+    /// Since when these are.
+    pub(crate) cas_since_s: u64,
+}
+
+/// What is different since files were read again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsChanges {
+    /// Certificate, key, or what the configuration says of TLS.
+    pub(crate) pair: bool,
+    /// The CAs.
+    pub(crate) cas: bool,
+}
+
+impl TlsChanges {
+    /// Whether anything is.
+    pub(crate) fn any(self) -> bool {
+        self.pair || self.cas
+    }
 }
 
 /// What an encrypted connection is accepted with.
@@ -353,7 +381,9 @@ impl Tls {
             return Err(TlsError::NotForClients(config.certificate.clone()));
         }
         let (config, is_shut) = (config.clone(), false);
-        let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes: 0 };
+        let now_s = u64::from(env.clock.unix_s());
+        let taken = TlsTaken { pair_since_s: now_s, cas: None, cas_since_s: now_s };
+        let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes: 0, taken };
         Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
     }
 
@@ -368,26 +398,40 @@ impl Tls {
             .map(|what| format!("{what}; put a new one into {}", config.certificate.display()));
         let cas = shown.ends_of_cas(now_s).into_iter();
         let cas = cas.map(|what| format!("{}: {what}", ca.unwrap_or(Path::new("tls-ca")).display()));
-        let unfit = shown.unfit(hosts).into_iter().chain(self.unfit_for_nodes(&present));
+        let unfit = shown.unfit(hosts).into_iter().chain(self.unfit_for_nodes(&present, now_s));
         end.into_iter().chain(cas).chain(unfit).collect()
     }
 
     /// The same without what is said of ends, for who has put new files into their place.
     pub(crate) fn unfit(&self, node: &Node) -> Vec<String> {
-        let hosts = hosts_told(node);
+        let (hosts, now_s) = (hosts_told(node), node.env().clock.unix_s().into());
         let present = self.present.lock();
-        present.made.shown.unfit(&hosts).into_iter().chain(self.unfit_for_nodes(&present)).collect()
+        present.made.shown.unfit(&hosts).into_iter().chain(self.unfit_for_nodes(&present, now_s)).collect()
     }
 
-    /// What other nodes refuse of the certificate, if that does not keep documents from them.
-    fn unfit_for_nodes(&self, present: &Present) -> Option<String> {
-        let config = present.kept.over(&present.config);
-        (self.is_member && present.made.shown.is_refused_over_http(&config)).then(|| {
+    /// What other nodes refuse of the certificate, if that is no reason to refuse it here: it may be good for clients, and
+    /// the others may know more CAs than this node.
+    fn unfit_for_nodes(&self, present: &Present, now_s: u64) -> Vec<String> {
+        if !self.is_member {
+            return Vec::new();
+        }
+        let (config, shown) = (present.kept.over(&present.config), &present.made.shown);
+        let over_http = shown.is_refused_over_http(&config).then(|| {
             "the extended key usage of the node's certificate (tls-cert) has no clientAuth: with cluster-encryption = \"control\" \
              and tls-client-auth the other nodes refuse what this one asks over HTTP, such as figures, and promises without \
              which it stops serving if the coordination store goes away; have the CA issue another one"
                 .to_owned()
-        })
+        });
+        over_http.into_iter().chain(shown.unknown_to_nodes(&config, now_s)).collect()
+    }
+
+    /// What new connections are made with, and since when.
+    pub(crate) fn taken(&self) -> TlsTaken {
+        let present = self.present.lock();
+        TlsTaken {
+            cas: present.files.ca.as_ref().map(|_| present.made.shown.count_of_cas()),
+            ..present.taken
+        }
     }
 
     /// Whether the certificate that clients are shown is for a host.
@@ -514,11 +558,11 @@ impl Tls {
     /// As [`Tls::load`]; certificate and key stay as they were. Which certificates of clients count does not: a CA that
     /// was taken out must not count because of a key that does not fit. If the CAs cannot be read, none counts.
     pub fn reload(&self, env: &Env, config: &TlsConfig) -> Result<bool, TlsError> {
-        self.reload_by(env, Some(config))
+        self.reload_by(env, Some(config)).map(TlsChanges::any)
     }
 
     /// The same by the configuration that there is, if no other one is given.
-    fn reload_by(&self, env: &Env, wanted: Option<&TlsConfig>) -> Result<bool, TlsError> {
+    fn reload_by(&self, env: &Env, wanted: Option<&TlsConfig>) -> Result<TlsChanges, TlsError> {
         loop {
             let (before, config) = {
                 let present = self.present.lock();
@@ -529,44 +573,61 @@ impl Tls {
             let _changing = self.changing.lock();
             // Another thread has taken files meanwhile: these may be older, and so may the configuration that names them.
             if self.present.lock().changes == before {
-                return self.take_read(read, &config);
+                return self.take_read(read, &config, env.clock.unix_s().into());
             }
         }
     }
 
     /// Takes what was read of the files that `config` names: certificate and key, if they could be read, and CAs.
-    fn take_read(&self, read: Result<ReadFiles, TlsError>, config: &TlsConfig) -> Result<bool, TlsError> {
+    fn take_read(
+        &self,
+        read: Result<ReadFiles, TlsError>,
+        config: &TlsConfig,
+        now_s: u64,
+    ) -> Result<TlsChanges, TlsError> {
         let (files, ca) = match read {
             Ok(read) => read,
             Err(error) => return Err(self.without_cas(config, error)),
         };
-        match files.and_then(|files| self.take(files, config)) {
-            Ok(changed) => Ok(changed),
+        match files.and_then(|files| self.take(files, config, now_s)) {
+            Ok(changes) => Ok(changes),
             Err(error @ TlsError::Ca { .. }) => Err(self.without_cas(config, error)),
-            Err(error) => Err(self.take_rules(ca, config, error)),
+            Err(error) => Err(self.take_rules(ca, config, now_s, error)),
         }
     }
 
-    /// What new connections are made with from now on; whether that is something else than before.
-    fn take(&self, files: Files, config: &TlsConfig) -> Result<bool, TlsError> {
-        let (kept, changes) = {
+    /// What new connections are made with from now on, and what of it is something else than before.
+    fn take(&self, files: Files, config: &TlsConfig, now_s: u64) -> Result<TlsChanges, TlsError> {
+        let (kept, changes, taken, told) = {
             let mut present = self.present.lock();
-            if present.files == files && present.config == *config {
+            let before = &present.files;
+            let is_pair = before.certificate != files.certificate || before.key != files.key;
+            let is_cas = before.ca != files.ca || before.knows_no_clients != files.knows_no_clients;
+            let told = TlsChanges { pair: is_pair || present.config != *config, cas: is_cas };
+            if !told.any() {
                 present.looks_without_cas = 0;
-                return Ok(false);
+                return Ok(told);
             }
-            (present.kept.clone(), present.changes + 1)
+            let mut taken = present.taken;
+            if is_pair {
+                taken.pair_since_s = now_s;
+            }
+            if is_cas {
+                taken.cas_since_s = now_s;
+            }
+            (present.kept.clone(), present.changes + 1, taken, told)
         };
         let made = files.make(config, &kept)?;
         self.fit(&made, &kept.over(config))?;
         let (config, is_shut) = (config.clone(), false);
-        *self.present.lock() = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes };
-        Ok(true)
+        *self.present.lock() =
+            Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes, taken };
+        Ok(told)
     }
 
     /// Takes the CAs and the rules for certificates of clients, and leaves certificate and key as they are: these cannot be
     /// taken for a reason, which comes back with what was done.
-    fn take_rules(&self, ca: Option<Vec<u8>>, config: &TlsConfig, why: TlsError) -> TlsError {
+    fn take_rules(&self, ca: Option<Vec<u8>>, config: &TlsConfig, now_s: u64, why: TlsError) -> TlsError {
         let (files, rules) = {
             let present = self.present.lock();
             let files = Files { ca, knows_no_clients: false, ..present.files.clone() };
@@ -576,7 +637,7 @@ impl Tls {
                 TlsConfig { ca: config.ca.clone(), client_auth, client_names, ..present.config.clone() };
             (files, rules)
         };
-        match self.take(files, &rules) {
+        match self.take(files, &rules, now_s) {
             Ok(_) => TlsError::RulesAlone(Box::new(why)),
             Err(error @ TlsError::Ca { .. }) => self.without_cas(config, error),
             Err(_) => why,
@@ -631,7 +692,7 @@ impl Tls {
     }
 
     /// As [`Tls::reload`], with the configuration that there is.
-    pub(crate) fn reload_same(&self, env: &Env) -> Result<bool, TlsError> {
+    pub(crate) fn reload_same(&self, env: &Env) -> Result<TlsChanges, TlsError> {
         self.reload_by(env, None)
     }
 
@@ -662,6 +723,24 @@ impl Tls {
         }
     }
 
+    /// Tells the log what is different since the files were read again.
+    fn tell(&self, changes: TlsChanges) {
+        if changes.pair {
+            tracing::info!(
+                event = "certificate_changed",
+                "certificate and key have changed: new connections are made with them"
+            );
+        }
+        if changes.cas {
+            let cas = self.taken().cas.unwrap_or(0);
+            tracing::info!(
+                event = "cas_changed",
+                cas,
+                "the CAs of tls-ca have changed: those that are there now count for new connections"
+            );
+        }
+    }
+
     /// Looks again and again whether the files have changed, until the future is dropped; what cannot be served with is
     /// told once, and what there was stays. A certificate or CA that ends soon is told once a day.
     pub(crate) async fn follow_files(self: Arc<Tls>, env: Env, node: Arc<Node>) {
@@ -675,14 +754,10 @@ impl Tls {
             // A thread of its own: a disk that does not answer keeps no client out.
             let Ok(looked) = tokio::task::spawn_blocking(look).await else { continue };
             match looked {
-                Ok(true) => {
+                Ok(changes) => {
                     told.clear();
-                    tracing::info!(
-                        event = "certificate_changed",
-                        "certificate and key have changed: new connections are made with them"
-                    );
+                    self.tell(changes);
                 }
-                Ok(false) => told.clear(),
                 Err(error) => {
                     let cause = error.cause();
                     if cause != told {

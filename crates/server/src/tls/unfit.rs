@@ -3,7 +3,8 @@
 use ::node::config::{ClientAuth, TlsConfig};
 use rustls::pki_types::CertificateDer;
 
-use super::identity::{self, CaEnd, Purpose};
+use super::certificate::is_of;
+use super::identity::{self, CaEnd, Leaf, Purpose};
 
 /// Seconds.
 pub(super) const DAY_S: u64 = 24 * 60 * 60;
@@ -18,12 +19,22 @@ pub(super) struct Shown {
     chain: Vec<CertificateDer<'static>>,
     /// When the first of the chain is not valid any more, in seconds of Unix time.
     end_s: Option<u64>,
+    /// The CAs by which others are known, in DER.
+    known: Vec<CertificateDer<'static>>,
     cas: Vec<CaEnd>,
+    /// Those among the CAs that are none.
+    leaves: Vec<Leaf>,
 }
 
 impl Shown {
     pub(super) fn new(chain: Vec<CertificateDer<'static>>, cas: Vec<CertificateDer<'static>>) -> Shown {
-        Shown { end_s: identity::valid_until_s(&chain), cas: identity::ends(&cas), chain }
+        let (end_s, ends) = (identity::valid_until_s(&chain), identity::ends(&cas));
+        Shown { end_s, cas: ends, leaves: identity::leaves(&cas), known: cas, chain }
+    }
+
+    /// How many CAs there are.
+    pub(super) fn count_of_cas(&self) -> usize {
+        self.known.len()
     }
 
     /// When the node's own certificate is not valid any more, in seconds of Unix time.
@@ -86,7 +97,39 @@ impl Shown {
              issue another one"
                 .to_owned()
         });
-        missing.map(of_host).chain(of_purpose).collect()
+        missing.map(of_host).chain(of_purpose).chain(self.key_of_few()).chain(self.no_cas()).collect()
+    }
+
+    /// A key that SDKs do not take.
+    fn key_of_few(&self) -> Option<String> {
+        self.chain.first().is_some_and(identity::is_ed25519).then(|| {
+            "the key of the node's certificate (tls-cert) is Ed25519: the Python SDK and others on the C++ core do not connect; \
+             have the CA issue a certificate with a key of ECDSA P-256 or RSA"
+                .to_owned()
+        })
+    }
+
+    /// Certificates in the place of CAs that are none.
+    fn no_cas(&self) -> impl Iterator<Item = String> {
+        self.leaves.iter().map(|Leaf { name, issuer }| {
+            format!(
+                "tls-ca: the certificate {name:?} is not one of a CA (it has no basicConstraints with CA:TRUE): nothing is known \
+                 by it; put the certificate of the CA that signed it into the file, {issuer:?}"
+            )
+        })
+    }
+
+    /// That other nodes, which are taken to have the same `tls-ca`, do not know this one by it.
+    pub(super) fn unknown_to_nodes(&self, config: &TlsConfig, now_s: u64) -> Option<String> {
+        let is_asked = config.cluster_encryption.covers_http() && !self.known.is_empty();
+        (is_asked && !is_of(&self.chain, &self.known, now_s)).then(|| {
+            let issuer = self.chain.last().and_then(identity::issuer).unwrap_or_default();
+            format!(
+                "no CA of tls-ca has signed the node's certificate (tls-cert), whose issuer is {issuer:?}: other nodes with the \
+                 same tls-ca do not connect to this one; put that CA into the file of all nodes, or have one of the file's \
+                 CAs issue the certificate"
+            )
+        })
     }
 
     /// Whether the certificate is for a host.
@@ -120,7 +163,11 @@ fn warning(end_s: u64, now_s: u64) -> Option<String> {
         return Some(PAST.to_owned());
     }
     let days = left_s / DAY_S;
-    (days < SOON_DAYS).then(|| format!("is valid for {days} more days"))
+    (days < SOON_DAYS).then(|| match days {
+        0 => "ends in less than a day".to_owned(),
+        1 => "is valid for one more day".to_owned(),
+        days => format!("is valid for {days} more days"),
+    })
 }
 
 #[cfg(test)]
@@ -133,7 +180,7 @@ mod tests {
         assert_eq!(warning(now_s + 30 * DAY_S, now_s), None);
         let days = |left_s| warning(now_s + left_s, now_s).expect("a warning");
         assert!(days(30 * DAY_S - 1).contains("29 more days"));
-        assert!(days(1).contains("0 more days"));
+        assert!(days(2 * DAY_S - 1).contains("one more day") && days(1).contains("less than a day"));
         assert_eq!(warning(now_s, now_s), warning(0, now_s));
         assert!(days(0).contains("not valid any more"));
     }

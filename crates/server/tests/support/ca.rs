@@ -47,11 +47,21 @@ impl Ca {
         names: &[&str],
         purposes: &[ExtendedKeyUsagePurpose],
     ) -> (PathBuf, PathBuf) {
+        self.write_with(folder, names, purposes, &KeyPair::generate().expect("a key"))
+    }
+
+    /// The same with this key.
+    pub fn write_with(
+        &self,
+        folder: &Path,
+        names: &[&str],
+        purposes: &[ExtendedKeyUsagePurpose],
+        key: &KeyPair,
+    ) -> (PathBuf, PathBuf) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(names).expect("names");
         params.extended_key_usages = purposes.to_vec();
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let certificate = params.signed_by(key, &self.issuer).expect("signed");
         let files = (folder.join("node.pem"), folder.join("node.key"));
         std::fs::write(&files.0, certificate.pem()).expect("written");
         std::fs::write(&files.1, key.serialize_pem()).expect("written");

@@ -16,7 +16,7 @@ use clap::Args;
 
 use super::BackupError;
 use super::manifest::BackupManifest;
-use crate::key_source::{KEY_COMMAND_LIMIT, KeySource};
+use crate::key_source::{KEY_COMMAND_LIMIT, KeySource, warn_of_rights};
 
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_BACKUP_KEY";
@@ -54,6 +54,7 @@ impl BackupKeyFlags {
             variable: KEY,
             limit: KEY_COMMAND_LIMIT,
         };
+        warn_of_rights(self.key_file.as_deref());
         source.read(env, &AtomicBool::new(false))
     }
 }

@@ -136,8 +136,9 @@ struct NewBucketFlags {
         default_value = "couchbase"
     )]
     kind: String,
-    /// The store of a bucket on disk: couchstore if not given, magma for much more than fits into memory
-    #[arg(long, value_name = "STORE", value_parser = ["couchstore", "magma"])]
+    /// The store of a bucket on disk: couchstore if not given, magma for much more than fits into memory; rocksdb where the
+    /// node was built with it
+    #[arg(long, value_name = "STORE", value_parser = ["couchstore", "magma", "rocksdb"])]
     backend: Option<String>,
     /// Which of two changes of a document counts that two clusters made: seqno if not given
     #[arg(long, value_name = "RULE", value_parser = ["seqno", "lww"])]

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::{Args, Subcommand};
+use node::data_dir::let_all_read;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use serde_json::{Value, json};
 use server::tls;
@@ -64,7 +65,8 @@ struct ReloadFlags {
 /// Make a CA, and a certificate for a node.
 ///
 /// It writes ca.pem, which clients trust; ca.key, which signs further certificates and should not stay on a node;
-/// node.pem and node.key, which a node is started with. Keys are ECDSA P-256, and readable by their owner alone.
+/// node.pem and node.key, which a node is started with. Keys are ECDSA P-256, and readable by their owner alone; every user
+/// may read ca.pem, which is to be handed on.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   stave certs init --out certs
@@ -177,15 +179,25 @@ fn reload(to: &HttpFlags) -> anyhow::Result<String> {
     if to.json {
         return Ok(format!("{told}\n"));
     }
-    let what = match told["changed"].as_bool() {
-        Some(true) => "new connections are made with the new certificate",
+    let is_true = |name: &str| told[name].as_bool() == Some(true);
+    let what = match (is_true("changed"), is_true("casChanged")) {
+        (true, false) => "new connections are made with the new certificate",
+        (true, true) => "new connections are made with what the files hold now",
         _ => "certificate and key have not changed",
     };
+    let moment = |name: &str| {
+        let moment = told[name].as_i64().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+        moment.map(|at| format!("{} {:02}:{:02}:{:02} UTC", at.date(), at.hour(), at.minute(), at.second()))
+    };
+    let cas = told["cas"].as_u64().zip(moment("casSince")).map_or_else(String::new, |(cas, since)| {
+        let which = if cas == 1 { "CA counts" } else { "CAs count" };
+        format!("tls-ca: {cas} {which}, as the file has been since {since}\n")
+    });
     let warnings = told["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let warnings: String = warnings.map(|warning| format!("warning: {warning}\n")).collect();
     let end = told["validUntil"].as_i64().and_then(|end_s| OffsetDateTime::from_unix_timestamp(end_s).ok());
     let end = end.map_or_else(String::new, |end| format!("; the certificate is valid until {}", end.date()));
-    Ok(format!("{what}{end}\n{warnings}"))
+    Ok(format!("{what}{end}\n{cas}{warnings}"))
 }
 
 /// The files of a CA and of a node of this machine.
@@ -360,7 +372,16 @@ fn read_ca(env: &Env, folder: &Path) -> anyhow::Result<Issuer<'static, KeyPair>>
     let key = KeyPair::from_pem(&read_text(env, &key)?)
         .with_context(|| format!("{} is no key that this can sign with", key.display()))?;
     let certificate = folder.join(CA_CERTIFICATE);
-    Issuer::from_ca_cert_pem(&read_text(env, &certificate)?, key)
+    let text = read_text(env, &certificate)?;
+    let is_its_key = tls::is_for_key(text.as_bytes(), &key.subject_public_key_info());
+    if !is_its_key.with_context(|| certificate.display().to_string())? {
+        bail!(WrongArguments(format!(
+            "{CA_KEY} in {} is not the key of {CA_CERTIFICATE} there: nothing was written, since who trusts that CA would \
+             refuse what this key signs; put the two of one CA together again",
+            folder.display()
+        )));
+    }
+    Issuer::from_ca_cert_pem(&text, key)
         .with_context(|| format!("{} is no certificate of a CA", certificate.display()))
 }
 
@@ -380,6 +401,10 @@ fn write_all(env: &Env, folder: &Path, files: &[PemFile]) -> anyhow::Result<()> 
         let write = || {
             let made = env.disk.open(&path, OpenMode::CreateNew)?;
             made.write_at(file.text.as_bytes(), 0)?;
+            // Clients, of other users and on other machines, have to read it, and it tells nothing that TLS does not.
+            if file.name == CA_CERTIFICATE {
+                let_all_read(&path)?;
+            }
             made.sync_data()
         };
         write().with_context(|| format!("cannot write {}", path.display()))?;
@@ -448,6 +473,25 @@ mod tests {
             let mode = std::fs::metadata(folder(key)).expect("it is there").permissions().mode();
             assert_eq!(mode & 0o077, 0, "{key} is readable by others");
         }
+        let mode = {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::metadata(folder("a/ca.pem")).expect("it is there").permissions().mode()
+        };
+        assert_eq!(mode & 0o777, 0o644, "what clients trust is for all to read");
+    }
+
+    #[test]
+    fn a_key_of_another_ca_signs_nothing() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = |name: &str| root.path().join(name).display().to_string();
+        certs(&["init", "--out", &folder("a")]).expect("made");
+        certs(&["init", "--out", &folder("b")]).expect("made");
+        std::fs::copy(root.path().join("b/ca.key"), root.path().join("a/ca.key")).expect("copied");
+        let why =
+            certs(&["node", "--ca", &folder("a"), "--out", &folder("c")]).expect_err("mixed").to_string();
+        assert!(why.contains("ca.key") && why.contains("is not the key of ca.pem"), "{why}");
+        assert!(!root.path().join("c").exists());
+        certs(&["node", "--ca", &folder("b"), "--out", &folder("c")]).expect("made");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use base::env::{Disk, Env};
 use clap::Args;
 use couchstore::OriginalKeys;
 use couchstore::check::{Fault, Findings, Watcher, check_at, check_with};
-use kvstore::{check_catalog, check_log};
+use kvstore::{StorageBackend, check_catalog, check_log, check_rocks};
 use node::data_dir::DataDir;
 use node::small_files;
 use serde_json::{Value, json};
@@ -184,8 +184,8 @@ fn check(
                 report.fault(small(fault));
             }
         }
-        if bucket.is_log && bucket.is_whole {
-            let files = check_log_bucket(env, bucket, &mut total, &mut report)?;
+        if bucket.backend != StorageBackend::Couchstore && bucket.is_whole {
+            let files = check_shared_files(env, bucket, &mut total, &mut report)?;
             rows.push(Row { bucket: &bucket.name, files, total });
             journals.extend(journal.map(|journal| (&*bucket.name, journal)));
             continue;
@@ -225,14 +225,18 @@ fn check(
     Ok(if is_clean { Outcome::Done } else { Outcome::Faults })
 }
 
-/// Checks a bucket that is kept in a log-structured store; answers how many files it has.
-fn check_log_bucket(
+/// Checks a bucket whose vBuckets share files; answers how many files it has.
+fn check_shared_files(
     env: &Env,
     bucket: &BucketFiles,
     total: &mut Findings,
     report: &mut Report<'_>,
 ) -> anyhow::Result<u64> {
-    let found = check_log(env, &bucket.folder, &mut |items| report.progress.step(items))?;
+    let step = &mut |items| report.progress.step(items);
+    let found = match bucket.backend {
+        StorageBackend::RocksDb => check_rocks(env, &bucket.folder, step)?,
+        StorageBackend::LogStructured | StorageBackend::Couchstore => check_log(env, &bucket.folder, step)?,
+    };
     for (path, offset, what) in found.faults {
         total.faults += 1;
         report.fault(Fault { path: path.as_path().into(), offset, what });

@@ -116,6 +116,10 @@ pub struct DevFlags {
     /// a CA of its own: both are made in DIR, or taken from there [default: the folder `certs` where documents are kept]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     tls: Option<Option<PathBuf>>,
+    /// Let users do what they lack privileges for, and say in the log and in the nodes' audit logs each privilege that was
+    /// missing, with roles that have it: one run of an application tells which roles its user needs
+    #[arg(long)]
+    privilege_debug: bool,
     /// Stay when the process that started this one ends
     #[arg(long)]
     outlive_parent: bool,
@@ -183,6 +187,7 @@ impl DevFlags {
             descriptors: None,
             tls: None,
             seed: None,
+            debugs_privileges: self.privilege_debug,
             recent_log: RecentLog::default(),
             log_levels: LogLevels::default(),
             nodes: self.nodes,

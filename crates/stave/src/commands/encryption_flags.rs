@@ -17,7 +17,7 @@ use node::Settings;
 use serde::Deserialize;
 
 use crate::cli::key_error;
-use crate::key_source::{KEY_COMMAND_LIMIT, KeySource, read_text};
+use crate::key_source::{KEY_COMMAND_LIMIT, KeySource, read_text, warn_of_rights};
 
 /// The environment variable with the key itself.
 const KEY: &str = "STAVE_ENCRYPTION_KEY";
@@ -62,6 +62,7 @@ impl EncryptionFlags {
 
     /// The key that was given.
     pub fn keys(&self, env: &Env) -> anyhow::Result<Option<WrappingKeys>> {
+        warn_of_rights(self.encryption_key_file.as_deref());
         wrapping_keys(env, &self.clone().settings(), &AtomicBool::new(false))
     }
 }

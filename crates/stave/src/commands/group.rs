@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use base::env::Env;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -37,6 +38,7 @@ enum GroupCommand {
   stave group show readers")]
     Show {
         /// The group
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         to: HttpFlags,
@@ -46,6 +48,7 @@ enum GroupCommand {
   stave group add readers --roles 'data_reader[*]' --description 'people of the help desk'")]
     Add {
         /// The group
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         change: GroupChange,
@@ -57,6 +60,7 @@ enum GroupCommand {
   stave group edit readers --roles 'data_reader[default]'")]
     Edit {
         /// The group
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         change: GroupChange,
@@ -68,7 +72,7 @@ enum GroupCommand {
   stave group delete readers")]
     Delete {
         /// The groups
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = NonEmptyStringValueParser::new())]
         names: Vec<String>,
         #[command(flatten)]
         to: HttpFlags,

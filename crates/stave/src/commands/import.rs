@@ -244,10 +244,14 @@ fn bucket_at(env: &Env, dir: &Path) -> anyhow::Result<Origin> {
     };
     refuse_moving(env, dir)?;
     let names = env.disk.read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    Ok(match bucket.is_log || names.iter().any(|name| is_segment(name)) {
-        true => Origin::Opened(Box::new(StoredBucket::open(env, dir)?)),
-        false => Origin::Files(CouchFiles { paths: bucket.files, keys: OriginalKeys::default() }),
-    })
+    Ok(
+        match bucket.backend != kvstore::StorageBackend::Couchstore
+            || names.iter().any(|name| is_segment(name))
+        {
+            true => Origin::Opened(Box::new(StoredBucket::open(env, dir)?)),
+            false => Origin::Files(CouchFiles { paths: bucket.files, keys: OriginalKeys::default() }),
+        },
+    )
 }
 
 fn import(

@@ -56,7 +56,7 @@ pub struct MigrateFlags {
     #[arg(value_name = "BUCKET|DIR")]
     place: String,
     /// The store that the bucket is to be kept in
-    #[arg(long, value_name = "couchstore|magma", required_unless_present = "cancel")]
+    #[arg(long, value_name = "couchstore|magma|rocksdb", required_unless_present = "cancel")]
     backend: Option<String>,
     /// Have a bucket that a running node moves go back to the store in which it was
     #[arg(long, conflicts_with = "backend")]
@@ -79,7 +79,10 @@ pub fn run(env: &Env, flags: &MigrateFlags) -> anyhow::Result<Outcome> {
     let word = flags.backend.as_deref().filter(|_| !flags.cancel);
     let word = word.ok_or_else(|| WrongArguments("--cancel is for a bucket of a running node".to_owned()))?;
     let backend = naming::backend_from(word)
-        .ok_or_else(|| WrongArguments("--backend: couchstore or magma".to_owned()))?;
+        .ok_or_else(|| WrongArguments("--backend: couchstore, magma or rocksdb".to_owned()))?;
+    if !backend.is_built_in() {
+        bail!(WrongArguments(format!("--backend: {}", naming::NOT_BUILT_IN)));
+    }
     of_stopped_node(env, place, backend, flags)
 }
 
@@ -161,10 +164,7 @@ fn bring(
 }
 
 fn word(backend: StorageBackend) -> &'static str {
-    match backend {
-        StorageBackend::Couchstore => "couchstore",
-        StorageBackend::LogStructured => "magma",
-    }
+    backend.word()
 }
 
 fn said(

@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use node::data_dir::is_open_to_all;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::cli::WrongArguments;
 use crate::client::Secret;
+use crate::key_source::open_to_all;
 use crate::wrong_arguments::cannot_read;
 
 /// The environment variable that has the password if no flag says otherwise.
@@ -87,16 +87,6 @@ fn instead_of(
         bail!(WrongArguments(format!("{flag} and {flag}-file both name a password: give one of them")));
     }
     from_file(file)
-}
-
-/// What is wrong with the rights of a file with a secret, if something is.
-pub(super) fn open_to_all(file: &Path, secret: &str) -> Option<String> {
-    let name = file.display();
-    is_open_to_all(file).then(|| {
-        format!(
-            "{name} holds a {secret}, and every user of this machine may read or write it: chmod 600 {name}"
-        )
-    })
 }
 
 /// The first line of a file; `-` is standard input.

@@ -99,7 +99,8 @@ pub fn delete(
     let target = to.target()?;
     for name in names {
         if find_at(&target, &address(name))?.is_none() {
-            bail!("there is no {one} {name}; nothing was deleted; `stave {one} list` shows all");
+            let kept = if one == "user" { " (those of the configuration file are not meant)" } else { "" };
+            bail!("there is no {one} {name}{kept}; nothing was deleted; `stave {one} list` shows all");
         }
     }
     names.iter().try_for_each(|name| target.send("DELETE", &address(name), &[]).map(drop))?;

@@ -32,10 +32,10 @@ use self::signals::{Again, Terminal};
 use super::encryption_flags::{self, EncryptionFlags};
 use super::etcd_flags::{EtcdFlags, EtcdNames, EtcdTexts, first_line};
 use super::login_flags::LoginFlags;
-use super::password::open_to_all;
 use super::tls_flags::TlsFlags;
 use crate::cli::{Outcome, WrongArguments};
 use crate::client::Secret;
+use crate::key_source::open_to_all;
 use crate::log::Log;
 use crate::wrong_arguments::cannot_read;
 
@@ -117,8 +117,8 @@ pub struct ServeFlags {
     /// A file whose first line is that password
     #[arg(long, value_name = "FILE", env = "STAVE_PASSWORD_FILE", conflicts_with = "password")]
     password_file: Option<PathBuf>,
-    /// A bucket, its memory quota and its type (couchstore, magma for data larger than memory, ephemeral for memory
-    /// alone); may be repeated; replaces all buckets of the configuration file [default: default:256MiB:couchstore]
+    /// A bucket, its memory quota and its type (couchstore, magma for data larger than memory, rocksdb where it is
+    /// built in, ephemeral for memory alone); may be repeated; replaces all buckets of the configuration file [default: default:256MiB:couchstore]
     #[arg(long, value_name = "NAME[:QUOTA[:TYPE]]", env = "STAVE_BUCKETS", value_delimiter = ',')]
     bucket: Vec<String>,
     /// Threads that serve clients [default: one for each CPU]
@@ -208,8 +208,8 @@ impl ServeFlags {
 struct Setup {
     config: Config,
     join: Option<EtcdAddress>,
-    /// What is shown to etcd, as its files had it.
-    etcd: (EtcdNames, EtcdTexts),
+    /// What is shown to etcd, as its files had it, or why they cannot be used: a node that runs goes on with what it had.
+    etcd: (EtcdNames, anyhow::Result<EtcdTexts>),
     /// How much is logged, how and where.
     log: LogConfig,
     /// The files with keys.
@@ -249,8 +249,7 @@ impl Setup {
         }
         let ignores_buckets = join.is_some() && (settings.buckets.is_some() || !settings.bucket.is_empty());
         let names_of_etcd = EtcdNames::of(&settings)?;
-        let texts = names_of_etcd.read(env)?;
-        texts.access()?;
+        let texts = names_of_etcd.read(env).and_then(|texts| texts.access().map(|_| texts));
         settings.descriptors = descriptors;
         host_names::resolve(env, &mut settings, names).map_err(|error| match error {
             // A name server that answers later is no mistake of a configuration.
@@ -281,6 +280,19 @@ impl Setup {
         let keys = key_file.into_iter().chain(config.tls.iter().map(|tls| tls.key.clone())).collect();
         let etcd = (names_of_etcd, texts);
         Ok(Setup { config, join, etcd, log, keys, passwords, ignores_buckets })
+    }
+
+    /// The same at a start, with what is shown to etcd: without that a node does not start.
+    fn at_start(
+        env: &Env,
+        flags: ServeFlags,
+        descriptors: Option<u64>,
+        names: &mut KnownNames,
+    ) -> anyhow::Result<(Setup, (EtcdNames, EtcdTexts))> {
+        let setup = Setup::read(env, flags, descriptors, names, &AtomicBool::new(false))?;
+        let (names, texts) = setup.etcd;
+        let texts = texts?;
+        Ok((Setup { etcd: (names.clone(), Ok(texts.clone())), ..setup }, (names, texts)))
     }
 
     /// What is wrong with the rights of the files with keys and passwords, and what has no effect, a line each.
@@ -344,7 +356,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     keep_memory_private();
     let descriptors = raise_descriptor_limit();
     let mut names = KnownNames::default();
-    let setup = Setup::read(env, flags.clone(), descriptors, &mut names, &AtomicBool::new(false))?;
+    let (setup, etcd) = Setup::at_start(env, flags.clone(), descriptors, &mut names)?;
     if flags.check {
         ignored.iter().for_each(|what| say(what));
         return check(env, &setup);
@@ -352,7 +364,7 @@ pub fn run(env: &Env, flags: ServeFlags, ignored: &[String]) -> anyhow::Result<O
     let (wrapping, rotates) = (setup.config.encryption.as_ref(), setup.config.rotates_keys);
     log.follow(env, &setup.log, wrapping, rotates).map_err(WrongArguments)?;
     warn(&setup, ignored);
-    let Setup { config, join, etcd, .. } = setup;
+    let Setup { config, join, .. } = setup;
     let made_up = config.password_was_generated.then(|| config.users[0].clone());
     let config = Config { recent_log: log.recent.clone(), log_levels: log.levels.clone(), ..config };
     let server = server::serve(config, env.clone())?;
@@ -702,6 +714,25 @@ mod tests {
         let home = Home { xdg_data_home: Some("/xdg".into()), ..home };
         assert_eq!(home.data_dir().expect("there is a home"), Path::new("/xdg/stave"));
         assert!(Home::default().data_dir().is_err());
+    }
+
+    /// A node that runs goes on with the access to etcd that it has, and takes the rest of its configuration.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the test writes the files that are read")]
+    fn a_file_for_etcd_that_cannot_be_used_refuses_a_start_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("stave.toml");
+        let (ca, data) = (folder.path().join("ca.pem"), folder.path().join("data"));
+        std::fs::write(&ca, "half written").expect("written");
+        let join = "join = \"etcd://127.0.0.1:1/c\"\npassword = \"secret-1\"\n";
+        std::fs::write(&file, format!("{join}data = {data:?}\netcd-ca = {ca:?}\n")).expect("written");
+        let flags = ServeFlags { config: Some(file), ..ServeFlags::default() };
+        let (env, names) = (Env::real(), &mut KnownNames::default());
+        let setup = Setup::read(&env, flags.clone(), None, names, &AtomicBool::new(false));
+        let setup = setup.expect("the rest can be used");
+        assert!(setup.config.users[0].password == "secret-1" && setup.etcd.1.is_err());
+        let why = Setup::at_start(&env, flags, None, names).err().expect("no start");
+        assert!(format!("{why:#}").contains("TLS with etcd cannot be set up"), "{why:#}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use base::env::Env;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -45,6 +46,7 @@ enum UserCommand {
   stave user show ann")]
     Show {
         /// The user
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         to: HttpFlags,
@@ -55,6 +57,7 @@ enum UserCommand {
   stave user add bob --groups readers --title 'Bob B' --new-password-file bob.txt")]
     Add {
         /// The user
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         change: UserChange,
@@ -69,6 +72,7 @@ enum UserCommand {
   stave user edit ann --groups ''               takes the user out of all groups")]
     Edit {
         /// The user
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         change: UserChange,
@@ -81,6 +85,7 @@ enum UserCommand {
   stave user passwd --username ann")]
     Passwd {
         /// The user
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: Option<String>,
         #[command(flatten)]
         new: NewPasswordFlags,
@@ -92,7 +97,7 @@ enum UserCommand {
   stave user delete ann")]
     Delete {
         /// The users
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = NonEmptyStringValueParser::new())]
         names: Vec<String>,
         #[command(flatten)]
         to: HttpFlags,

@@ -3,15 +3,17 @@
 use anyhow::Result;
 use harness::child::{cargo, each_line};
 
-/// Test, the test in it, and what its table is headed by.
-const SIMULATORS: [(&str, &str, &str); 2] = [
+/// Package and test, the test in it, and what its table is headed by.
+const SIMULATORS: [(&str, &str, &str, &str); 2] = [
     (
+        "dcp",
         "faults",
         "strict_consumers_end_with_the_documents_of_the_bucket",
         "one node, strict consumers of everything, collections and scopes",
     ),
     (
-        "replication",
+        "simulation",
+        "streams",
         "replicas_end_with_what_the_active_node_has",
         "two or three nodes that follow each other, and a third party",
     ),
@@ -24,8 +26,8 @@ type Rows = Vec<(String, u64)>;
 pub fn run(first: u64, seeds: u64, json: bool) -> Result<bool> {
     let mut all = Vec::new();
     let mut passed = true;
-    for (test, name, title) in SIMULATORS {
-        let mut command = cargo(&["test", "--locked", "--quiet", "--package", "dcp", "--test", test]);
+    for (package, test, name, title) in SIMULATORS {
+        let mut command = cargo(&["test", "--locked", "--quiet", "--package", package, "--test", test]);
         command.args(["--", "--nocapture", name]);
         command.env("DCP_FIRST_SEED", first.to_string()).env("DCP_SEEDS", seeds.to_string());
         let mut rows = Rows::new();

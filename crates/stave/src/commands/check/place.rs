@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use base::env::{Disk, OpenMode};
-use kvstore::is_log_file;
+use kvstore::StorageBackend;
 
 use crate::cli::WrongArguments;
 
@@ -32,8 +32,8 @@ pub(in crate::commands) struct BucketFiles {
     pub(in crate::commands) files: Vec<PathBuf>,
     /// Whether it is the whole bucket, and not one file of it.
     pub(super) is_whole: bool,
-    /// Whether it is kept in a log-structured store.
-    pub(in crate::commands) is_log: bool,
+    /// The store that its files are of.
+    pub(in crate::commands) backend: StorageBackend,
 }
 
 impl Place {
@@ -46,11 +46,16 @@ impl Place {
         };
         let (files, data_dir) = (newest(path, &names), data_dir_of(path));
         // by its place, as nothing may have been written into it yet
-        let is_log = names.iter().any(|name| is_log_file(name));
-        let is_bucket = is_log || names.iter().any(|name| is_segment(name));
+        let backend = StorageBackend::of_names(&names);
+        let is_bucket = backend != StorageBackend::Couchstore || names.iter().any(|name| is_segment(name));
         if !files.is_empty() || is_bucket || data_dir.is_some() {
-            let bucket =
-                BucketFiles { name: last_name(path), folder: path.to_owned(), files, is_whole: true, is_log };
+            let bucket = BucketFiles {
+                name: last_name(path),
+                folder: path.to_owned(),
+                files,
+                is_whole: true,
+                backend,
+            };
             return Ok(Place { data_dir, buckets: vec![bucket], is_whole: false });
         }
         if !names.iter().any(|name| name == BUCKETS) {
@@ -78,7 +83,7 @@ impl Place {
             folder: folder.to_owned(),
             files: vec![path.to_owned()],
             is_whole: false,
-            is_log: false,
+            backend: StorageBackend::Couchstore,
         };
         Ok(Place { data_dir: data_dir_of(folder), buckets: vec![bucket], is_whole: false })
     }
@@ -91,8 +96,8 @@ impl Place {
         let bucket = |name: String| {
             let path = folder.join(&name);
             let names = list(&path)?;
-            let (files, is_log) = (newest(&path, &names), names.iter().any(|name| is_log_file(name)));
-            Ok(BucketFiles { name, folder: path, files, is_whole: true, is_log })
+            let (files, backend) = (newest(&path, &names), StorageBackend::of_names(&names));
+            Ok(BucketFiles { name, folder: path, files, is_whole: true, backend })
         };
         names.into_iter().map(bucket).collect()
     }

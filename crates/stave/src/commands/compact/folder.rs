@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use base::{CollectionId, Seqno};
-use kvstore::{Background, Compacted, KvStore, Log, LogConfig, StoredVb};
+use kvstore::{Background, Compacted, KvStore, Log, LogConfig, StorageBackend, StoredVb};
 
 use super::super::check::place::Place;
 use super::{Progress, compact_file, compact_vb};
@@ -24,8 +24,10 @@ pub(super) fn compact(
     if bucket.folder != *dir {
         bail!("{}", no_bucket(dir));
     }
-    if bucket.is_log {
-        return compact_log(env, dir, purge_before_s, progress);
+    match bucket.backend {
+        StorageBackend::LogStructured => return compact_log(env, dir, purge_before_s, progress),
+        StorageBackend::RocksDb => return compact_rocks(env, dir, purge_before_s, progress),
+        StorageBackend::Couchstore => {}
     }
     let mut all = Compacted::default();
     for (at, file) in bucket.files.iter().enumerate() {
@@ -54,7 +56,7 @@ fn compact_log(
     let log = Log::open(env.clone(), dir, LogConfig::default())?;
     // How much of them is kept is the node's to say.
     log.leave_histories();
-    let done = compact_each(&log, purge_before_s, progress, &mut all);
+    let done = compact_each(&log as &dyn KvStore, purge_before_s, progress, &mut all);
     // What was done stays, and the next start finds a store that was closed.
     log.close()?;
     drop(log);
@@ -63,8 +65,28 @@ fn compact_log(
     Ok(all)
 }
 
+/// Leaves out what need not stay. RocksDB gives back the room of it when it merges its tables.
+fn compact_rocks(
+    env: &Env,
+    dir: &Path,
+    purge_before_s: Option<u32>,
+    progress: &RefCell<Progress<'_>>,
+) -> anyhow::Result<Compacted> {
+    let store = kvstore::open_rocks(env.clone(), dir)?;
+    let used = || {
+        store
+            .states()
+            .map(|all| all.iter().flat_map(|(_, one)| one).map(|one| one.counts.used_bytes).sum::<u64>())
+    };
+    let mut all = Compacted { before_bytes: used()?, ..Compacted::default() };
+    let done = compact_each(&*store, purge_before_s, progress, &mut all);
+    all.after_bytes = used()?;
+    store.close()?;
+    done.map(|()| all)
+}
+
 fn compact_each(
-    log: &Log,
+    log: &dyn KvStore,
     purge_before_s: Option<u32>,
     progress: &RefCell<Progress<'_>>,
     all: &mut Compacted,

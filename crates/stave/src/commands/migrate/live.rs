@@ -36,7 +36,7 @@ pub(super) fn run(env: &Env, bucket: &str, flags: &MigrateFlags) -> anyhow::Resu
     let first = match (&flags.backend, flags.cancel) {
         (_, true) => target.send("DELETE", &path, &[])?,
         (Some(backend), false) => target.send("POST", &path, &[("storageBackend", backend)])?,
-        (None, false) => bail!(WrongArguments("--backend: couchstore or magma".to_owned())),
+        (None, false) => bail!(WrongArguments("--backend: couchstore, magma or rocksdb".to_owned())),
     };
     let (last, end) = follow(env, &target, &path, first)?;
     let is_there = |word: &&String| end["storageBackend"] == word.as_str();

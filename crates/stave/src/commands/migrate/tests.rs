@@ -34,6 +34,7 @@ fn started(env: &Env, backend: StorageBackend) -> InStore {
     let files = match backend {
         StorageBackend::Couchstore => FilesConfig::default(),
         StorageBackend::LogStructured => FilesConfig::Log(LogConfig::default()),
+        StorageBackend::RocksDb => FilesConfig::Rocks(kvstore::RocksConfig::default()),
     };
     let config = JournaledConfig { files, ..JournaledConfig::default() };
     let store = Journaled::open(env.clone(), Path::new(FOLDER), config).expect("it is in this store");

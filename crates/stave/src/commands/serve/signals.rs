@@ -171,7 +171,7 @@ impl Again<'_> {
         if let Some(files) = self.etcd.as_ref().filter(|_| !is_another) {
             let what = "etcd-user, etcd-password-file, etcd-ca, etcd-cert, etcd-key";
             let (names, texts) = setup.etcd;
-            match files.change(names, texts) {
+            match texts.and_then(|texts| files.change(names, texts)) {
                 Ok(true) => beside.taken.push(format!("{what}, for requests from now on")),
                 Ok(false) => {}
                 Err(error) => beside.refused.push(format!("{what}, which stay as they were: {error:#}")),

@@ -93,7 +93,8 @@ fn users_and_groups_come_change_and_go() {
     let refused = world.run("group delete readers none").expect_err("there is no such group");
     assert!(refused.starts_with("there is no group none; nothing was deleted"), "{refused}");
     let refused = world.run("user delete ann none").expect_err("there is no such user");
-    assert!(refused.starts_with("there is no user none; nothing was deleted"), "{refused}");
+    let told = "there is no user none (those of the configuration file are not meant); nothing was deleted";
+    assert!(refused.starts_with(told), "{refused}");
     assert_eq!(run("group delete readers"), "group readers was deleted\n");
     assert_eq!(run("group list"), "GROUP  ROLES  DESCRIPTION\n");
     assert_eq!(run("user delete ann"), "user ann was deleted\n");

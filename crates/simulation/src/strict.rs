@@ -17,8 +17,8 @@ use protocol::{Limits, Parsed, Status, parse};
 use vbucket::SystemEvent;
 
 use crate::dice::{Dice, show};
-use copy::{Copy, check_marker, close_if_whole, place};
 pub use copy::{Documents, name_of, seqnos};
+use copy::{StrictCopy, check_marker, close_if_whole, place};
 
 /// What of a vBucket a consumer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,11 @@ pub trait Truth {
 
     /// The documents of a vBucket as of a seqno, of those that are wanted.
     fn documents(&self, vb: VbId, until: u64, wanted: Wanted) -> Documents;
+
+    /// Whether a change between two others is none of a document: a prepare, which these consumers are not sent.
+    fn passes_over(&self, _vb: VbId, _after: u64, _before: u64) -> bool {
+        false
+    }
 
     /// What a consumer that has nothing of a vBucket asks for.
     fn choose(&self, vb: VbId, dice: &mut Dice) -> Wanted;
@@ -71,7 +76,7 @@ pub struct Consumer {
     /// Whether it knows of no collections: it gets the default one, and is not told where a snapshot ends whose last
     /// change is not for it.
     is_plain: bool,
-    copies: Vec<Copy>,
+    copies: Vec<StrictCopy>,
     producer: Option<Producer>,
     /// Bytes that arrived and were not looked at.
     received: Vec<u8>,
@@ -80,7 +85,7 @@ pub struct Consumer {
 
 impl Consumer {
     pub fn new(at: usize, vbuckets: u16) -> Consumer {
-        let copies = (0..vbuckets).map(|_| Copy::default()).collect();
+        let copies = (0..vbuckets).map(|_| StrictCopy::default()).collect();
         let (received, counts) = (Vec::new(), Counts::default());
         Consumer { at, is_plain: false, copies, producer: None, received, counts }
     }
@@ -244,7 +249,7 @@ impl Consumer {
                     self.counts.closed_by_next += 1;
                     copy.is_whole(vb, end, truth);
                 }
-                check_marker(copy, &marker);
+                check_marker(copy, &marker, truth.passes_over(vb, end, marker.start.0));
                 copy.snapshot = (marker.start.0, marker.end.0);
             }
             What::Mutation(mutation) => {
@@ -300,6 +305,11 @@ impl Consumer {
             }
             _ => panic!("{message:?}"),
         }
+    }
+
+    /// Whether something has arrived that it has not looked at.
+    pub fn has_received(&self) -> bool {
+        !self.received.is_empty()
     }
 
     /// Looks at everything that has arrived.

@@ -1,21 +1,9 @@
-//! Where histories part, told from the changes themselves, and what a producer must answer (BinaryProtocol.md, DCP
-//! stream request).
+//! What a producer must answer to a request for a stream (BinaryProtocol.md, DCP stream request).
 
 use protocol::dcp::StreamRequest;
 use vbucket::FailoverEntry;
 
-use crate::copy::Branch;
-
-/// Whether two histories have the same changes up to `until`.
-pub fn agree(one: &Branch, other: &Branch, until: u64) -> bool {
-    let changes = |branch: &Branch| -> Vec<(u64, u64)> {
-        let all = branch.iter().map(|(_, record)| (record.seqno, record.cas));
-        all.filter(|(seqno, _)| *seqno <= until).collect()
-    };
-    changes(one) == changes(other)
-}
-
-/// To where whoever asks for this must roll back; nothing if the stream may begin.
+/// To where a consumer that asks for this must roll back; `None` if the stream may begin.
 pub fn rollback(asked: &StreamRequest, log: &[FailoverEntry], high: u64, purge: u64) -> Option<u64> {
     let (start, first, last) = (asked.start.0, asked.snapshot_start.0, asked.snapshot_end.0);
     if start == 0 {

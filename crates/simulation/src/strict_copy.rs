@@ -17,7 +17,7 @@ pub fn name_of(collection: CollectionId, key: &str) -> String {
 
 /// What a consumer has of a vBucket; it survives the connection.
 #[derive(Default)]
-pub(super) struct Copy {
+pub(super) struct StrictCopy {
     pub(super) documents: Documents,
     /// The last change it has, and the snapshot that is in.
     pub(super) last: u64,
@@ -32,7 +32,7 @@ pub(super) struct Copy {
     pub(super) wanted: Option<Wanted>,
 }
 
-impl Copy {
+impl StrictCopy {
     /// Forgets everything after `to`, and what was never whole.
     pub(super) fn roll_back(&mut self, to: u64) {
         self.whole.retain(|end, _| *end <= to);
@@ -45,7 +45,7 @@ impl Copy {
 
     /// What it wanted is gone: it begins anew with something else.
     pub(super) fn begin_anew(&mut self) {
-        *self = Copy::default();
+        *self = StrictCopy::default();
     }
 
     pub(super) fn is_of_everything(&self) -> bool {
@@ -85,11 +85,12 @@ pub fn seqnos(documents: &Documents) -> Vec<(&str, u64)> {
     documents.iter().map(|(key, (seqno, _))| (key.as_str(), *seqno)).collect()
 }
 
-pub(super) fn check_marker(copy: &Copy, marker: &Marker) {
+/// `passes_over`: whether something lies before the snapshot that is for no consumer.
+pub(super) fn check_marker(copy: &StrictCopy, marker: &Marker, passes_over: bool) {
     assert!(marker.start <= marker.end && marker.end.0 > copy.last, "{marker:?} after {}", copy.last);
     assert!(!copy.is_out_of_order);
     let (start, end) = copy.snapshot;
-    if copy.last == end && !copy.is_of_everything() {
+    if copy.last == end && (passes_over || !copy.is_of_everything()) {
         // What is not wanted lies between.
         assert!(marker.start.0 >= end, "{marker:?} after the snapshot to {end}");
     } else if copy.last == end {
@@ -100,7 +101,7 @@ pub(super) fn check_marker(copy: &Copy, marker: &Marker) {
     }
 }
 
-pub(super) fn place(copy: &mut Copy, seqno: u64) {
+pub(super) fn place(copy: &mut StrictCopy, seqno: u64) {
     if copy.is_out_of_order {
         copy.highest_out_of_order = copy.highest_out_of_order.max(seqno);
         return;
@@ -114,7 +115,7 @@ pub(super) fn place(copy: &mut Copy, seqno: u64) {
     copy.last = seqno;
 }
 
-pub(super) fn close_if_whole(copy: &mut Copy, vb: VbId, truth: &impl Truth) {
+pub(super) fn close_if_whole(copy: &mut StrictCopy, vb: VbId, truth: &impl Truth) {
     if !copy.is_out_of_order && copy.last == copy.snapshot.1 {
         copy.is_whole(vb, copy.last, truth);
     }

@@ -1,22 +1,19 @@
 //! What a node holds of a vBucket, read as a client of its streams reads it, and what it must be.
 
-#[path = "../../../simulation/src/copies.rs"]
-#[allow(dead_code, reason = "the simulation of clusters compares copies with each other")]
-mod copies;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{DocKey, ItemKind, VbId};
 use engine::Bucket;
 
-pub use copies::Record;
+use crate::copies;
+pub use crate::copies::Record;
 
 /// By key, without bytes that are no text; all are in the default collection.
-pub type Records = BTreeMap<String, Record>;
+pub type NamedRecords = BTreeMap<String, Record>;
 
 /// Everything that a bucket has of a vBucket, from its first change to its last.
-pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<Records, String> {
+pub fn read(bucket: &Arc<Bucket>, vb: VbId) -> Result<NamedRecords, String> {
     let named = |(key, record): (Vec<u8>, Record)| -> Result<(String, Record), String> {
         let doc = DocKey::parse(&key).ok_or("a key without a collection")?;
         Ok((doc.key.escape_ascii().to_string(), record))
@@ -48,7 +45,7 @@ pub struct Place {
 }
 
 /// Whether `records` is what a node at this place may have of the branch; tombstones up to `purged` may be missing.
-pub fn check(records: &Records, branch: &Branch, place: &Place, purged: u64) -> Result<(), String> {
+pub fn check(records: &NamedRecords, branch: &Branch, place: &Place, purged: u64) -> Result<(), String> {
     let Place { high, start, end, .. } = *place;
     let known: BTreeMap<u64, &(String, Record)> =
         branch.iter().map(|change| (change.1.seqno, change)).collect();
@@ -84,4 +81,13 @@ pub fn check(records: &Records, branch: &Branch, place: &Place, purged: u64) -> 
         }
     }
     Ok(())
+}
+
+/// Whether two histories have the same changes up to `until`.
+pub fn agree(one: &Branch, other: &Branch, until: u64) -> bool {
+    let changes = |branch: &Branch| -> Vec<(u64, u64)> {
+        let all = branch.iter().map(|(_, record)| (record.seqno, record.cas));
+        all.filter(|(seqno, _)| *seqno <= until).collect()
+    };
+    changes(one) == changes(other)
 }

@@ -26,10 +26,3 @@ pub fn show(what: impl FnOnce() -> String) {
         println!("{}", what());
     }
 }
-
-/// The first seed and how many are tried, `most` of them unless somebody wants others.
-pub fn seeds(most: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let first = number("DCP_FIRST_SEED").unwrap_or(0);
-    first..first + number("DCP_SEEDS").unwrap_or(most)
-}
