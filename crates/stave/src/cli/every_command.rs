@@ -178,7 +178,8 @@ const MANUAL: &str = concat!(
     include_str!("../../../../docs/reference/http.md"),
 );
 /// Flags of other programs that the manual names.
-const FLAGS_OF_OTHERS: [&str; 9] = [
+const FLAGS_OF_OTHERS: [&str; 10] = [
+    "--features",
     "--release",
     "--example",
     "--quick",
