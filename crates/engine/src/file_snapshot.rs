@@ -306,7 +306,8 @@ impl FileSnapshots<'_> {
         // Another request may have made one meanwhile.
         let kept = {
             let mut by_vb = self.table.by_vb.lock();
-            let kept = by_vb.entry(vb).or_insert(made);
+            // What is not needed is closed without the lock.
+            let kept = by_vb.entry(vb).or_insert_with(|| Arc::clone(&made));
             kept.readers.add(reader);
             Arc::clone(kept)
         };

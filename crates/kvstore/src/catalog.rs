@@ -229,6 +229,13 @@ impl Catalog {
         Ok(Catalog { env: env.clone(), dir: dir.to_owned(), found, durable, inner })
     }
 
+    /// Refuses a folder whose journal is to be believed: what is opened without one would lack what that holds.
+    pub(crate) fn refuse_journal(&self, dir: &Path) -> Result<(), Failure> {
+        let Some(Believe::Journal { generation, .. }) = self.believe() else { return Ok(()) };
+        let what = format!("it names segment {generation} of a journal, which is not read here");
+        Err(Failure::Catalog { dir: dir.to_owned(), what })
+    }
+
     /// A catalog in the place of one that cannot be used; it is written with the first change.
     pub(crate) fn anew(env: &Env, dir: &Path, store: Option<StoreId>) -> Catalog {
         let random = || u128::from(env.random.next_u64()) << 64 | u128::from(env.random.next_u64());

@@ -34,7 +34,7 @@ use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::{CollectionStats, Tally};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::files::{Files, StorageBackend, refuse_of_another};
+use crate::files::{Files, StorageBackend, make_folder, refuse_of_another};
 use crate::journal::ToldSeqnos;
 use crate::state::VbStateDoc;
 use crate::store::{
@@ -234,10 +234,7 @@ impl Couch {
     pub fn open(env: Env, dir: &Path, config: CouchConfig) -> Result<Couch, Failure> {
         make_folder(&env, dir)?;
         let catalog = Arc::new(Catalog::open(&env, dir)?);
-        if let Some(Believe::Journal { generation, .. }) = catalog.believe() {
-            let what = format!("it names segment {generation} of a journal, which is not read here");
-            return Err(Failure::Catalog { dir: dir.to_owned(), what });
-        }
+        catalog.refuse_journal(dir)?;
         let couch = Couch::open_as_listed(env, dir, config, catalog)?;
         Ok(Couch { promises: couch.promises.alone(), ..couch })
     }
@@ -503,11 +500,6 @@ pub(crate) fn couch_at(
     let mut couch = Couch::over(env, dir, config, vbuckets)?;
     couch.promises = Promises::new(catalog);
     Ok(couch)
-}
-
-fn make_folder(env: &Env, dir: &Path) -> Result<(), Failure> {
-    let made = env.disk.create_dir_all_synced(dir);
-    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
 }
 
 pub(crate) fn file_name(vb: VbId, revision: u64) -> String {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use base::env::Env;
 use base::{Seqno, VbId};
 
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
@@ -109,6 +110,19 @@ impl FilesConfig {
     }
 }
 
+/// Makes a folder that is not there, with those above it, durably.
+pub(crate) fn make_folder(env: &Env, dir: &Path) -> Result<(), Failure> {
+    let made = env.disk.create_dir_all_synced(dir);
+    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
+}
+
+/// Refuses a folder with files of another store than the expected one.
+pub(crate) fn refuse_others(env: &Env, expected: StorageBackend, dir: &Path) -> Result<(), Failure> {
+    let names = env.disk.read_dir(dir);
+    let names = names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
+    names.iter().try_for_each(|name| refuse_of_another(expected, dir, name))
+}
+
 /// Files of another store in a bucket's folder are the bucket's, and would be passed over: refuses one.
 pub(crate) fn refuse_of_another(expected: StorageBackend, dir: &Path, name: &str) -> Result<(), Failure> {
     let Some(found) = StorageBackend::of_file(name).filter(|found| *found != expected) else { return Ok(()) };
@@ -181,11 +195,14 @@ pub(crate) trait Files: KvStore {
     /// If the file cannot be used, or if vBuckets share files.
     fn adopt_with(
         &self,
-        vb: VbId,
-        file: &Path,
-        state: &VbStateDoc,
-        before: &BeforeSwitch<'_>,
-    ) -> Result<StoredVb, Failure>;
+        _vb: VbId,
+        _file: &Path,
+        _state: &VbStateDoc,
+        _before: &BeforeSwitch<'_>,
+    ) -> Result<StoredVb, Failure> {
+        let what = "vBuckets share files here: none takes the file of another node".to_owned();
+        Err(Failure::OtherStore { dir: self.dir().to_owned(), what })
+    }
 
     /// Moves all files of a vBucket to another folder, durably. Where vBuckets share files, they are copied.
     fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure>;

@@ -4,7 +4,7 @@
 //! on record there counts after a crash, as with [`crate::Couch`].
 
 mod behind;
-mod check;
+pub(crate) mod check;
 mod compact;
 pub(crate) mod item;
 mod raw;
@@ -30,7 +30,7 @@ use crate::catalog::{Believe, Catalog, Listed, StoreId};
 use crate::collections::{CollectionStats, Tally};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
+use crate::files::{Files, OnRecord, StorageBackend, make_folder, refuse_others};
 use crate::store::{
     Background, Counts, KvStore, SaveBatch, Snapshot as AnySnapshot, States, Stats, StoredVb, Usage, Values,
 };
@@ -137,14 +137,10 @@ impl Log {
     ///
     /// If the catalog cannot be used, or says that a journal is to be believed.
     pub fn open(env: Env, dir: &Path, config: LogConfig) -> Result<Log, Failure> {
-        let made = env.disk.create_dir_all_synced(dir);
-        made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })?;
+        make_folder(&env, dir)?;
         let catalog = Arc::new(Catalog::open(&env, dir)?);
         refuse_older(&env, dir, &catalog)?;
-        if let Some(Believe::Journal { generation, .. }) = catalog.believe() {
-            let what = format!("it names segment {generation} of a journal, which is not read here");
-            return Err(Failure::Catalog { dir: dir.to_owned(), what });
-        }
+        catalog.refuse_journal(dir)?;
         Log::open_as(env, dir, config, catalog, None, true)
     }
 
@@ -167,10 +163,7 @@ impl Log {
         record: Option<&OnRecord<'_>>,
         is_alone: bool,
     ) -> Result<Log, Failure> {
-        let names = env.disk.read_dir(dir);
-        let names =
-            names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
-        names.iter().try_for_each(|name| refuse_of_another(StorageBackend::LogStructured, dir, name))?;
+        refuse_others(&env, StorageBackend::LogStructured, dir)?;
         let listed = catalog.files();
         let believes_list = record.is_none() && catalog.believe() == Some(Believe::Files);
         if believes_list {

@@ -18,7 +18,7 @@ use crate::catalog::{Believe, Catalog};
 use crate::collections::SYSTEM;
 use crate::compaction::FileAt;
 use crate::failure::Failure;
-use crate::files::{Files, OnRecord};
+use crate::files::{Files, OnRecord, make_folder};
 use crate::journal::{self, Anchor, Filed, Frame, Journal, Missing, Replayed, ReplayedState, ToldSeqnos};
 use crate::manifest::StoredManifest;
 use crate::sort::{newest_of, sort_with_past};
@@ -69,7 +69,7 @@ impl Found {
 }
 
 pub(super) fn open(env: Env, dir: &Path, config: JournaledConfig) -> Result<Journaled, Failure> {
-    made(&env, dir)?;
+    make_folder(&env, dir)?;
     let catalog = Arc::new(Catalog::open(&env, dir)?);
     // Before the journal is read: that changes the catalog.
     config.files.refuse_older(&env, dir, &catalog)?;
@@ -188,7 +188,7 @@ fn take_told(found: &mut BTreeMap<VbId, Found>, frame: Frame, told: Replayed) {
 
 /// Whether a folder, which may not be there, has a journal.
 pub(super) fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
-    made(env, dir)?;
+    make_folder(env, dir)?;
     let catalog = Catalog::open(env, dir)?;
     match catalog.believe() {
         Some(Believe::Journal { .. }) => Ok(true),
@@ -200,11 +200,6 @@ pub(super) fn exists(env: &Env, dir: &Path) -> Result<bool, Failure> {
 /// Removes segments that the catalog makes void: a stop was interrupted before it had.
 pub(super) fn remove_void(env: &Env, dir: &Path) -> Result<(), Failure> {
     journal::remove_void(env, dir, Catalog::open(env, dir)?.generations())
-}
-
-fn made(env: &Env, dir: &Path) -> Result<(), Failure> {
-    let made = env.disk.create_dir_all_synced(dir);
-    made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })
 }
 
 fn on_record(vb: VbId, found: &Found) -> Option<(VbId, FileAt)> {

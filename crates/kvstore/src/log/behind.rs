@@ -11,7 +11,6 @@ use crate::catalog::{Believe, Listed};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::{Failure, Trouble};
 use crate::files::{BeforeRollback, BeforeSwitch, Files, Undecided};
-use crate::state::VbStateDoc;
 use crate::store::{SaveBatch, StoredVb};
 
 impl Log {
@@ -82,17 +81,6 @@ impl Files for Log {
         before: &BeforeSwitch<'_>,
     ) -> Result<Compacted, Failure> {
         self.note(self.compact_and_tell(vb, request, before))
-    }
-
-    fn adopt_with(
-        &self,
-        _: VbId,
-        _: &Path,
-        _: &VbStateDoc,
-        _: &BeforeSwitch<'_>,
-    ) -> Result<StoredVb, Failure> {
-        let what = "vBuckets share files here: none takes the file of another node".to_owned();
-        Err(Failure::OtherStore { dir: self.dir.clone(), what })
     }
 
     fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure> {

@@ -77,22 +77,26 @@ pub fn check_log(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<Log
             Err(what) => report.faults.push((dir.to_owned(), 0, format!("vBucket {vb}: {what}"))),
         }
     }
-    check_promised(env, dir, found, (checked.beside, &commits), &mut report)?;
+    let found = (found, "the files of a log-structured store");
+    let older = |contents: &Contents| vouch::older(contents.sequence, checked.beside);
+    check_promised(env, dir, found, older, &commits, &mut report)?;
     Ok(report)
 }
 
-/// What the catalog promises: after a clean stop the last commit of each vBucket, else a journal.
-fn check_promised(
+/// What the catalog beside a store's files promises: after a clean stop the last commit of each vBucket, else a journal.
+/// `older` says why it is older than what is beside it, if it is.
+pub(crate) fn check_promised(
     env: &Env,
     dir: &Path,
-    found: Found,
-    (beside, commits): (u64, &BTreeMap<VbId, FileAt>),
+    (found, beside): (Found, &str),
+    older: impl FnOnce(&Contents) -> Option<String>,
+    commits: &BTreeMap<VbId, FileAt>,
     report: &mut LogReport,
 ) -> Result<(), Failure> {
     let mut fault = |what: String| report.faults.push((dir.join("catalog"), 0, what));
     let contents: Contents = match found {
         Found::None => {
-            fault("there is none beside the files of a log-structured store".to_owned());
+            fault(format!("there is none beside {beside}"));
             return Ok(());
         }
         Found::Damaged(what) => {
@@ -104,7 +108,7 @@ fn check_promised(
             contents
         }
     };
-    if let Some(what) = vouch::older(contents.sequence, beside) {
+    if let Some(what) = older(&contents) {
         fault(what);
         return Ok(());
     }

@@ -18,9 +18,8 @@ use super::store::{MOST_AT_ONCE, Rocks, RocksRefusal, at_of, stored_of};
 use crate::catalog::{Believe, Listed};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
-use crate::files::{BeforeRollback, BeforeSwitch, Files, OnRecord, Undecided};
+use crate::files::{BeforeRollback, BeforeSwitch, Files, OnRecord, Undecided, make_folder};
 use crate::rocks_config::FOLDER;
-use crate::state::VbStateDoc;
 use crate::store::{SaveBatch, StoredVb};
 
 /// What the database has of each vBucket, before anything is decided.
@@ -217,20 +216,8 @@ impl Files for Rocks {
         self.note(self.compact_and_tell(vb, request, before))
     }
 
-    fn adopt_with(
-        &self,
-        _: VbId,
-        _: &Path,
-        _: &VbStateDoc,
-        _: &BeforeSwitch<'_>,
-    ) -> Result<StoredVb, Failure> {
-        let what = "vBuckets share files here: none takes the file of another node".to_owned();
-        Err(Failure::OtherStore { dir: self.dir.clone(), what })
-    }
-
     fn move_files(&self, vb: VbId, to: &Path) -> Result<(), Failure> {
-        let made = self.env.disk.create_dir_all_synced(to);
-        made.map_err(|source| Failure::Disk { operation: "make folder", path: to.to_owned(), source })?;
+        make_folder(&self.env, to)?;
         // vBuckets share tables: all of the database is kept, in links to its files.
         let aside = to.join(format!("{FOLDER}.{vb}"));
         let Some(FolderAccess::Whole(path)) = self.env.disk.on_file_system(&aside) else {

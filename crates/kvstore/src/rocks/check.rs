@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use super::database::{Database, Family, Moment};
 use super::layout::{Head, OWNER, PREFIX, seqno_of, split, start_of, take_entry, take_seqno};
-use super::store::item_in;
-use crate::catalog::{self, Believe, Found};
-use crate::compaction::FileAt;
+use super::store::{at_of, item_in};
+use crate::catalog;
 use crate::failure::Failure;
-use crate::journal;
 use crate::log::LogReport;
+use crate::log::check::check_promised;
 use crate::log::item::{GONE, PREPARE, VersionMaker};
 use crate::rocks_config::{FOLDER, RocksConfig};
 use crate::store::Values;
@@ -48,7 +47,9 @@ pub(super) fn check(env: &Env, dir: &Path, step: &mut dyn FnMut(u64)) -> Result<
         }
         seen.compare(head);
     }
-    check_promised(env, dir, &heads, &mut report)?;
+    let commits = heads.iter().map(|(vb, head)| (*vb, at_of(head))).collect();
+    let found = (catalog::find(&*env.disk, dir)?, "a RocksDB database");
+    check_promised(env, dir, found, |_| None, &commits, &mut report)?;
     Ok(report)
 }
 
@@ -151,53 +152,4 @@ impl CheckedVb<'_> {
         self.report.documents += counted;
         self.report.tombstones += head.state.tombstones;
     }
-}
-
-/// What the catalog promises: after a clean stop the last commit of each vBucket, else a journal.
-fn check_promised(
-    env: &Env,
-    dir: &Path,
-    heads: &BTreeMap<VbId, Head>,
-    report: &mut LogReport,
-) -> Result<(), Failure> {
-    let mut fault = |what: String| report.faults.push((dir.join("catalog"), 0, what));
-    let contents = match catalog::find(&*env.disk, dir)? {
-        Found::None => {
-            fault("there is none beside a RocksDB database".to_owned());
-            return Ok(());
-        }
-        Found::Damaged(what) => {
-            fault(what);
-            return Ok(());
-        }
-        Found::Catalog(contents, other) => {
-            other.into_iter().for_each(|what| fault(format!("one of its two copies cannot be used: {what}")));
-            contents
-        }
-    };
-    match contents.believe {
-        Believe::Journal { generation, salt } => {
-            match journal::check_promised(&*env.disk, dir, (generation, salt)) {
-                Err(Failure::Journal { path, offset, what }) => {
-                    report.faults.push((path, offset, what.to_owned()));
-                }
-                other => other?,
-            }
-        }
-        Believe::Headers => {}
-        Believe::Files => {
-            for (vb, listed) in &contents.files {
-                let found = heads.get(vb).map(|head| head.commit);
-                if listed.at.is_lost() {
-                    fault(format!("vBucket {vb}: {}", FileAt::MISSES_CHANGES));
-                } else if found != Some(listed.at.header_offset) {
-                    fault(format!("vBucket {vb}: the commit that it lists is not the last one"));
-                }
-            }
-            for vb in heads.keys().filter(|vb| !contents.files.contains_key(vb)) {
-                fault(format!("it does not list vBucket {vb}"));
-            }
-        }
-    }
-    Ok(())
 }

@@ -16,11 +16,11 @@ use super::commit::prepare;
 use super::database::{Database, Family, Moment};
 use super::layout::{Head, Intent, OWNER, end_of, key_of, seqno_of, start_of, take_entry, take_version};
 use super::snapshot::RocksSnapshot;
-use crate::catalog::{Believe, Catalog, StoreId};
+use crate::catalog::{Catalog, StoreId};
 use crate::collections::CollectionStats;
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::{Failure, RocksFault};
-use crate::files::{Files, OnRecord, StorageBackend, refuse_of_another};
+use crate::files::{Files, OnRecord, StorageBackend, make_folder, refuse_others};
 use crate::log::item::VersionMaker;
 use crate::rocks_config::RocksConfig;
 use crate::store::{
@@ -108,13 +108,9 @@ impl Drop for Rocks {
 impl Rocks {
     /// Opens a bucket's folder, made if missing, to work without a journal.
     pub(super) fn open(env: Env, dir: &Path, config: RocksConfig) -> Result<Rocks, Failure> {
-        let made = env.disk.create_dir_all_synced(dir);
-        made.map_err(|source| Failure::Disk { operation: "make folder", path: dir.to_owned(), source })?;
+        make_folder(&env, dir)?;
         let catalog = Arc::new(Catalog::open(&env, dir)?);
-        if let Some(Believe::Journal { generation, .. }) = catalog.believe() {
-            let what = format!("it names segment {generation} of a journal, which is not read here");
-            return Err(Failure::Catalog { dir: dir.to_owned(), what });
-        }
+        catalog.refuse_journal(dir)?;
         Rocks::open_as(env, dir, config, catalog, None, true)
     }
 
@@ -137,10 +133,7 @@ impl Rocks {
         record: Option<&OnRecord<'_>>,
         is_alone: bool,
     ) -> Result<Rocks, Failure> {
-        let names = env.disk.read_dir(dir);
-        let names =
-            names.map_err(|source| Failure::Disk { operation: "list", path: dir.to_owned(), source })?;
-        names.iter().try_for_each(|name| refuse_of_another(StorageBackend::RocksDb, dir, name))?;
+        refuse_others(&env, StorageBackend::RocksDb, dir)?;
         let database = Arc::new(Database::open(&env, dir, &config)?);
         let is_owned = check_owner(&database, dir, &catalog)?;
         let on_record = match record {
