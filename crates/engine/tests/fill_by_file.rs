@@ -277,6 +277,29 @@ fn a_file_that_was_not_taken_is_on_record_no_more_when_it_is_removed() {
     assert!(failed > 3, "{failed}");
 }
 
+/// Nothing goes on with a part that came before the bucket was opened; a whole file that a client ordered is used later.
+#[test]
+fn parts_of_files_are_gone_when_the_bucket_is_opened_again() {
+    let (env, handles) = Env::sim(7);
+    let world = stores::open(env.clone(), handles.clone(), stores::files, |_| {});
+    let place = |vb: u16, name: &str| {
+        let file = world.bucket.file_snapshots().incoming(base::VbId(vb)).expect("there is a place");
+        env.disk.create_dir_all_synced(file.folder()).expect("made");
+        let path = if name.is_empty() { file.path() } else { file.folder().join(name) };
+        env.disk.open(&path, OpenMode::Create).expect("made");
+        path
+    };
+    let (alone, beside, whole) = (place(0, "a.part"), place(1, "b.part"), place(1, ""));
+    let folder = alone.parent().expect("it has one").to_owned();
+    drop(world);
+    stores::open(env.clone(), handles, stores::files, |_| {});
+    let names = |folder: &std::path::Path| env.disk.read_dir(folder).unwrap_or_default();
+    assert_eq!(names(&folder), Vec::<String>::new());
+    let left = names(beside.parent().expect("it has one"));
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert!(whole.ends_with(&left[0]));
+}
+
 /// Documents of a collection that was dropped are in the file, and hidden: they leave the disk of the replica, too.
 #[test]
 fn what_is_dropped_in_a_file_is_erased() {

@@ -206,11 +206,7 @@ impl Context<'_> {
     pub(crate) fn require_seen(&mut self, seen: Permission, status: Status) -> Result<(), Outcome> {
         match seen {
             Permission::Allowed => Ok(()),
-            Permission::Denied(privilege)
-                if lets_through(self.node, self.session, self.row.name, privilege) =>
-            {
-                Ok(())
-            }
+            Permission::Denied(privilege) if self.lets_through(privilege) => Ok(()),
             Permission::Denied(privilege) => {
                 let context = denied(self.row, privilege);
                 Err(self.error(Status::Eaccess, &context))
@@ -219,9 +215,14 @@ impl Context<'_> {
         }
     }
 
+    /// Whether a user who lacks a privilege goes on all the same (record 223); not one who asks for another user.
+    fn lets_through(&self, privilege: Privilege) -> bool {
+        self.infos.impersonate.is_none() && lets_through(self.node, self.session, self.row.name, privilege)
+    }
+
     /// Refuses a client that lacks a privilege which this request needs beyond those of its row.
     pub fn require(&mut self, privilege: Privilege) -> Result<(), Outcome> {
-        if self.may(privilege) || lets_through(self.node, self.session, self.row.name, privilege) {
+        if self.may(privilege) || self.lets_through(privilege) {
             return Ok(());
         }
         let context = denied(self.row, privilege);

@@ -249,8 +249,8 @@ fn debugged<'a>(
     };
     let mine = std::mem::replace(&mut session.rights, Rights::everything());
     let admitted = admit(Some(row), session, request);
-    if admitted.is_err() {
-        // It is refused for another reason, too.
+    // It is refused for another reason, too, or asked for another user: whose privilege is missing is not known then.
+    if admitted.as_ref().map_or(true, |(_, infos, _)| infos.impersonate.is_some()) {
         session.rights = mine;
         return (None, Err(refused));
     }

@@ -382,6 +382,25 @@ fn is_let_in(addr: SocketAddr, config: Arc<ClientConfig>) -> bool {
     answer.starts_with(b"HTTP/1.1 200")
 }
 
+/// The holder of the key of a client's certificate could make one for any user.
+#[test]
+fn what_is_no_ca_vouches_for_no_client() {
+    let optional = "tls-client-auth = \"optional\"\n";
+    let fixture = Fixture::start(optional);
+    let foreign = Ca::new();
+    for none in [Ca::that_is_none(None), Ca::that_is_none(Some(&foreign))] {
+        let file = fixture.folder.path().join("ca.pem");
+        std::fs::write(&file, fixture.ca.pem() + &none.pem()).expect("written");
+        assert_eq!(fixture.reload("ca.pem", optional), Vec::<String>::new());
+        let by = |ca: &Ca| is_let_in(fixture.https(), fixture.client(ca, "Administrator", Vec::new()));
+        assert!(by(&fixture.ca) && !by(&none) && !by(&foreign));
+        // Alone it is no file of CAs.
+        std::fs::write(&file, none.pem()).expect("written");
+        let refused = fixture.reload("ca.pem", optional).join("\n");
+        assert!(refused.contains("none of its certificates is one of a CA"), "{refused}");
+    }
+}
+
 #[test]
 fn a_ca_that_is_taken_out_counts_no_more_whatever_the_key_is() {
     let fixture = Fixture::start("tls-client-auth = \"optional\"\n");

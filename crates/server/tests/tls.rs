@@ -479,7 +479,7 @@ fn who_has_the_files_read_again_is_told_what_counts_and_what_is_unfit() {
     let path = |name: &str| fixture.folder.path().join(name);
     let (leaf, _) =
         fixture.ca.sign(|params| params.distinguished_name.push(rcgen::DnType::CommonName, "leaf"));
-    std::fs::write(path("ca.pem"), pem("CERTIFICATE", &leaf[0])).expect("written");
+    std::fs::write(path("ca.pem"), pem("CERTIFICATE", &leaf[0]) + &fixture.ca.pem()).expect("written");
     let server = fixture.start(&format!("tls-ca = {:?}\n", path("ca.pem")));
     let reload = || {
         let (status, told) = support::http(&server, "POST", "/node/controller/reloadCertificate", "");

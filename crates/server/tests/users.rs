@@ -312,7 +312,8 @@ fn a_damaged_file_says_so() {
         ("GET", "/settings/passwordPolicy"),
         ("POST", "/settings/passwordPolicy"),
     ] {
-        let (code, told) = http(&server, method, path, "password=password&minLength=8");
+        let body = if path == ANN { "password=password" } else { "minLength=8" };
+        let (code, told) = http(&server, method, path, body);
         assert!(code == 500 && told.contains("users.json") && told.contains("put back"), "{code} {told}");
     }
     assert_eq!(log_in(&server, "ann", "password").1, Status::AuthError);
@@ -467,4 +468,29 @@ fn a_hidden_user_is_told_and_can_be_deleted() {
     assert_eq!(reload(USERS), ["user \"ann\" was removed"]);
     assert_eq!((login("password-1"), login("password-2")), (Status::AuthError, Status::AuthError));
     server.stop().expect("a clean stop");
+}
+
+/// What frameworks and SDKs read of an answer beside its status, and what they would lose by a misspelt name.
+#[test]
+fn changes_are_answered_as_the_field_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = start(folder.path(), "");
+    let empty = || (200, "\"\"".to_owned());
+    assert_eq!(http(&server, "PUT", ANN, "password=password&roles=data_reader[*]"), empty());
+    for (wrong, told) in
+        [("role=admin", "\"role\":\"Unsupported key\""), ("{\"roles\":\"admin\"}", "not JSON")]
+    {
+        let (code, said) = http(&server, "PUT", ANN, wrong);
+        assert!(code == 400 && said.contains(told), "{code} {said}");
+    }
+    assert_eq!(json(&server, ANN)["roles"][0]["role"], "data_reader", "she keeps her roles");
+    let group = "/settings/rbac/groups/readers";
+    assert_eq!(http(&server, "PUT", group, "roles=data_reader[*]"), empty());
+    assert_eq!(http(&server, "DELETE", group, ""), empty());
+    assert_eq!(http(&server, "DELETE", ANN, ""), empty());
+    let external = "/settings/rbac/users/external";
+    assert_eq!(json(&server, external), serde_json::json!([]));
+    assert_eq!(json(&server, &format!("{external}?pageSize=10"))["users"], serde_json::json!([]));
+    let (code, said) = http(&server, "PUT", &format!("{external}/ann"), "roles=admin");
+    assert!(code == 400 && said.contains("local alone"), "{code} {said}");
 }

@@ -340,6 +340,9 @@ fn the_last_copies_go_only_if_their_node_is_named() {
         statuses.as_object().expect("by address").values().filter(|of| of["status"] == "unhealthy");
     let unhealthy: Vec<&str> = unhealthy.filter_map(|of| of["otpNode"].as_str()).collect();
     assert!(unhealthy.len() == 1 && unhealthy[0].starts_with("n_3@"), "{statuses}");
+    let is_told = |of: &Value| of["dataless"] == false && of["gracefulFailoverPossible"].is_boolean();
+    let all = statuses.as_object().expect("by address");
+    assert!(all.values().all(|of| is_told(of) && of["replication"].is_f64()), "{statuses}");
     let said = refused(&nodes[0], &["rebalance"]);
     assert!(said.contains(kept) && !said.contains("cluster remove"), "{said}");
     assert!(refused(&nodes[0], &["remove", "n_3"]).contains(kept));

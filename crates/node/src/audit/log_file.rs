@@ -148,8 +148,8 @@ impl AuditFile {
         disk.sync_dir(&self.folder)
     }
 
-    /// Removes rotated files whose last record is older than this many seconds. A file ends where the next one begins; the
-    /// last of them, as long as there is none, after the longest that it can have been written to.
+    /// Removes rotated files whose last record is older than this many seconds. One whose last record cannot be read goes by
+    /// the longest that it can have been written to: `interval_s` from when it began.
     pub(crate) fn prune(&self, age_s: u64, interval_s: u64) -> io::Result<()> {
         let disk = &*self.env.disk;
         let until_s = self.now_s().saturating_sub(age_s);
@@ -159,23 +159,37 @@ impl AuditFile {
             Err(error) => return Err(error),
         };
         let prefix = format!("{}-", self.host);
-        let begun = |name: String| {
+        for name in names {
             let begun = name.strip_suffix(ROTATED).and_then(|name| name.strip_prefix(&prefix));
-            let begun_s = begun.and_then(parse_moment)?;
-            Some((begun_s, name))
-        };
-        let mut files: Vec<(u64, String)> = names.into_iter().filter_map(begun).collect();
-        files.sort();
-        let present_s = self.open.as_ref().filter(|open| open.len > 0).map(|open| open.begun_s);
-        let ends = files.iter().skip(1).map(|(begun_s, _)| Some(*begun_s)).chain([present_s]);
-        let ended = |((begun_s, _), next_s): &(&(u64, String), Option<u64>)| {
-            // What a clock that was set back has called earlier than it is goes by the interval.
-            let last_s = begun_s.saturating_add(interval_s);
-            next_s.filter(|next_s| next_s >= begun_s).map_or(last_s, |next_s| next_s.min(last_s)) <= until_s
-        };
-        let old = files.iter().zip(ends).filter(ended);
-        old.map(|((_, name), _)| name).try_for_each(|name| disk.remove_file(&self.folder.join(name)))
+            // What began later has no record that is old enough: few files are read.
+            let Some(begun_s) = begun.and_then(parse_moment).filter(|begun_s| *begun_s <= until_s) else {
+                continue;
+            };
+            let path = self.folder.join(&name);
+            let file = disk.open(&path, OpenMode::Read)?;
+            let last_s = last_moment(&*file, file.len()?)?;
+            if last_s.unwrap_or(begun_s.saturating_add(interval_s)) <= until_s {
+                drop(file);
+                disk.remove_file(&path)?;
+            }
+        }
+        Ok(())
     }
+}
+
+/// When the last record of a file was made; `None` if there is none that can be read.
+fn last_moment(file: &dyn File, len: u64) -> io::Result<Option<u64>> {
+    let from = len.saturating_sub(HEAD_BYTES);
+    let mut bytes = vec![0; (len - from) as usize];
+    let read = file.read_at(&mut bytes, from)?;
+    let mut lines = bytes[..read].rsplit(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.next().and_then(moment_of))
+}
+
+/// When a record was made.
+fn moment_of(line: &[u8]) -> Option<u64> {
+    let record: serde_json::Value = serde_json::from_slice(line).ok()?;
+    parse_moment(record["timestamp"].as_str()?)
 }
 
 /// When the first record of a file was made; `None` if there is none that can be read.
@@ -183,6 +197,5 @@ fn first_moment(file: &dyn File, len: u64) -> io::Result<Option<u64>> {
     let mut bytes = vec![0; len.min(HEAD_BYTES) as usize];
     let read = file.read_at(&mut bytes, 0)?;
     let line = bytes[..read].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let record: Option<serde_json::Value> = serde_json::from_slice(line).ok();
-    Ok(record.and_then(|record| parse_moment(record["timestamp"].as_str()?)))
+    Ok(moment_of(line))
 }

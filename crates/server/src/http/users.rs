@@ -208,6 +208,19 @@ fn field(fields: &[(String, String)], name: &str) -> Option<String> {
     fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone())
 }
 
+/// Refuses a form with other fields than these: a name that is misspelt would empty what it was meant for.
+fn check_fields(fields: &[(String, String)], known: &[&str]) -> Result<(), UsersAnswer> {
+    let Some((other, _)) = fields.iter().find(|(name, _)| !known.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    if other.starts_with('{') {
+        let what = "The body must be a form (name=value&name=value), not JSON".to_owned();
+        return Err(UsersRefusal::Field("_", what).into());
+    }
+    let told = json!({ "errors": { other.as_str(): "Unsupported key" } });
+    Err(UsersAnswer(Box::new((StatusCode::BAD_REQUEST, Json(told)).into_response())))
+}
+
 /// The roles of a form: known ones, for places that are there. SDKs and scripts may look for the words that Couchbase
 /// Server refuses others with; what is wrong follows them.
 fn roles(shared: &Shared, text: &str) -> Result<Vec<Grant>, UsersRefusal> {
@@ -283,6 +296,7 @@ pub(super) async fn put(
     check_domain(&domain)?;
     check_kept(&shared, &name)?;
     let fields = form::parse(&body);
+    check_fields(&fields, &["password", "passwordHash", "name", "roles", "groups"])?;
     let groups = field(&fields, "groups").unwrap_or_default();
     let password = match field(&fields, "password") {
         Some(text) => Some(derived(&shared, text).await?),
@@ -375,6 +389,7 @@ pub(super) async fn put_group(
     body: Bytes,
 ) -> Answered {
     let fields = form::parse(&body);
+    check_fields(&fields, &["description", "roles", "ldap_group_ref"])?;
     let text = |name| field(&fields, name).unwrap_or_default();
     let (description, reference) = (text("description"), text("ldap_group_ref"));
     let roles = roles(&shared, &text("roles"))?;

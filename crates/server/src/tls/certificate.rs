@@ -34,6 +34,12 @@ pub enum CertificateError {
          ENCRYPTED.key -out NODE.key), readable by the node's user alone"
     )]
     Encrypted,
+    /// None of the certificates in the place of CAs is one.
+    #[error(
+        "none of its certificates is one of a CA (basicConstraints with CA:TRUE): put that of the CA into it which signed \
+         them"
+    )]
+    NoCa,
     /// Nothing in the file is a key.
     #[error(
         "there is no private key in it: it must hold lines like -----BEGIN PRIVATE KEY-----, -----BEGIN RSA PRIVATE KEY----- \
@@ -172,17 +178,22 @@ fn refused(error: &rustls::Error, first: Option<&CertificateDer<'_>>) -> PairErr
 pub(super) fn is_of(chain: &[CertificateDer<'_>], cas: &[CertificateDer<'static>], now_s: u64) -> bool {
     let Some((first, between)) = chain.split_first() else { return false };
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(cas.iter().cloned());
+    roots.add_parsable_certificates(cas.iter().filter(|ca| identity::leaf(ca).is_none()).cloned());
     let Ok(parsed) = ParsedCertificate::try_from(first) else { return false };
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s));
     let verified = verify_server_cert_signed_by_trust_anchor(&parsed, &roots, between, now, algorithms);
-    !matches!(
-        verified,
-        Err(rustls::Error::InvalidCertificate(
-            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature
-        ))
-    )
+    // A chain that has ended, or is for other uses, is told as that; one that webpki does not go is none.
+    use rustls::CertificateError::{
+        Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidYet, NotValidYetContext,
+    };
+    let of_chain = |error: rustls::Error| {
+        let rustls::Error::InvalidCertificate(what) = error else { return false };
+        let is_other =
+            matches!(what, Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. });
+        is_other || matches!(what, InvalidPurpose | InvalidPurposeContext { .. })
+    };
+    verified.map_or_else(of_chain, |()| true)
 }
 
 /// Whether the first certificate of a text in PEM is for a key with this public half (SubjectPublicKeyInfo, in DER).
@@ -203,6 +214,9 @@ pub(super) fn client_verifier(
     let (Some(cas), ClientAuth::Optional | ClientAuth::Required) = (cas, auth) else {
         return Ok(WebPkiClientVerifier::no_client_auth());
     };
+    if cas.iter().all(|ca| identity::leaf(ca).is_some()) {
+        return Err(CertificateError::NoCa);
+    }
     Ok(Arc::new(ClientCas::new(cas, auth).map_err(invalid)?))
 }
 
@@ -214,13 +228,17 @@ pub(super) fn no_client(auth: ClientAuth) -> Arc<dyn ClientCertVerifier> {
     }
 }
 
-/// The CAs of a text in PEM, at least one.
+/// The CAs of a text in PEM, at least one. webpki takes any certificate for the end of a chain, so that the holder of its
+/// key can make others: one that a CA has signed for something else is left out. One that was signed with its own key
+/// stays: it stands for the server that has it.
 pub(crate) fn roots(pem: &[u8]) -> Result<RootCertStore, CertificateError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem)? {
-        roots.add(certificate).map_err(invalid)?;
+        if identity::leaf(&certificate).is_none_or(|leaf| leaf.issuer.is_none()) {
+            roots.add(certificate).map_err(invalid)?;
+        }
     }
-    Ok(roots)
+    if roots.is_empty() { Err(CertificateError::NoCa) } else { Ok(roots) }
 }
 
 /// What a client speaks TLS with: it accepts servers with a certificate of `roots`, and shows `own`, a chain and

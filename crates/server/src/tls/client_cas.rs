@@ -30,8 +30,10 @@ pub(super) struct ClientCas {
 impl ClientCas {
     /// # Errors
     ///
-    /// One of them is no CA, or there is none.
+    /// One of them cannot be read, or none is a CA.
     pub(super) fn new(cas: &[CertificateDer<'static>], auth: ClientAuth) -> Result<ClientCas, String> {
+        // webpki takes any certificate for the end of a chain: the holder of a client's key could make others by it.
+        let cas: Vec<_> = cas.iter().filter(|ca| identity::leaf(ca).is_none()).cloned().collect();
         let all = verifier(cas.iter(), auth)?;
         let end = |ca: &CertificateDer<'static>| {
             let ends = identity::ends(std::slice::from_ref(ca));

@@ -70,25 +70,26 @@ pub(super) fn has_public_key(certificate: &CertificateDer<'_>, public: &[u8]) ->
     parsed.is_ok_and(|(_, parsed)| parsed.public_key().raw == public)
 }
 
-/// A certificate among the CAs that is none of a CA, and was not signed with its own key: no chain ends with it.
+/// A certificate among the CAs that is none of a CA.
 #[derive(Clone)]
 pub(super) struct Leaf {
     /// Its subject.
     pub(super) name: String,
-    /// Who signed it.
-    pub(super) issuer: String,
+    /// Who signed it; `None` if it was signed with its own key.
+    pub(super) issuer: Option<String>,
 }
 
-/// Those of `cas` that are none. One of X.509 version 1 cannot say what it is.
-pub(super) fn leaves(cas: &[CertificateDer<'_>]) -> Vec<Leaf> {
-    let leaf = |certificate: &CertificateDer<'_>| {
-        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-        let is_own = certificate.subject() == certificate.issuer();
-        let is_none = certificate.version() != X509Version::V1 && !certificate.is_ca() && !is_own;
-        let (name, issuer) = (certificate.subject().to_string(), certificate.issuer().to_string());
-        is_none.then_some(Leaf { name, issuer })
-    };
-    cas.iter().filter_map(leaf).collect()
+/// What a certificate is if it is none of a CA. One of X.509 version 1 cannot say what it is.
+pub(super) fn leaf(certificate: &CertificateDer<'_>) -> Option<Leaf> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let is_none = certificate.version() != X509Version::V1 && !certificate.is_ca();
+    let (name, issuer) = (certificate.subject().to_string(), certificate.issuer());
+    is_none.then(|| Leaf { name, issuer: (certificate.subject() != issuer).then(|| issuer.to_string()) })
+}
+
+/// Whether a certificate is one of a CA, and says so.
+pub(super) fn is_ca(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
 /// Who signed a certificate, as that says it.

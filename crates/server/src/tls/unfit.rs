@@ -29,12 +29,12 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn new(chain: Vec<CertificateDer<'static>>, cas: Vec<CertificateDer<'static>>) -> Shown {
         let (end_s, ends) = (identity::valid_until_s(&chain), identity::ends(&cas));
-        Shown { end_s, cas: ends, leaves: identity::leaves(&cas), known: cas, chain }
+        Shown { end_s, cas: ends, leaves: cas.iter().filter_map(identity::leaf).collect(), known: cas, chain }
     }
 
     /// How many CAs there are.
     pub(super) fn count_of_cas(&self) -> usize {
-        self.known.len()
+        self.known.len() - self.leaves.len()
     }
 
     /// When the node's own certificate is not valid any more, in seconds of Unix time.
@@ -97,7 +97,17 @@ impl Shown {
              issue another one"
                 .to_owned()
         });
-        missing.map(of_host).chain(of_purpose).chain(self.key_of_few()).chain(self.no_cas()).collect()
+        let of_certificate = of_purpose.into_iter().chain(self.ca_as_server()).chain(self.key_of_few());
+        missing.map(of_host).chain(of_certificate).chain(self.no_cas()).collect()
+    }
+
+    /// A certificate of a CA in the place of a server's.
+    fn ca_as_server(&self) -> Option<String> {
+        self.chain.first().is_some_and(identity::is_ca).then(|| {
+            "the node's certificate (tls-cert) is one of a CA (basicConstraints with CA:TRUE, as `openssl req -x509` makes it): \
+             other nodes, commands of stave and the Rust SDK refuse it; have a CA issue one that is none (stave certs node)"
+                .to_owned()
+        })
     }
 
     /// A key that SDKs do not take.
@@ -112,10 +122,13 @@ impl Shown {
     /// Certificates in the place of CAs that are none.
     fn no_cas(&self) -> impl Iterator<Item = String> {
         self.leaves.iter().map(|Leaf { name, issuer }| {
-            format!(
-                "tls-ca: the certificate {name:?} is not one of a CA (it has no basicConstraints with CA:TRUE): nothing is known \
-                 by it; put the certificate of the CA that signed it into the file, {issuer:?}"
-            )
+            let what = format!("tls-ca: the certificate {name:?} is not one of a CA (it has no basicConstraints with CA:TRUE)");
+            match issuer {
+                Some(issuer) => format!(
+                    "{what}: nothing is known by it; put the certificate of the CA that signed it into the file, {issuer:?}"
+                ),
+                None => format!("{what}: no client is known by it, and of nodes only the one that has it"),
+            }
         })
     }
 

@@ -35,6 +35,19 @@ impl Ca {
         Ca { issuer: CertifiedIssuer::self_signed(params, key).expect("a CA") }
     }
 
+    /// A certificate that does not say that it is one of a CA, and whose key signs others all the same: its own, or one that
+    /// `issuer` signed.
+    pub fn that_is_none(issuer: Option<&Ca>) -> Ca {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "no CA");
+        let key = KeyPair::generate().expect("a key");
+        let made = match issuer {
+            None => CertifiedIssuer::self_signed(params, key),
+            Some(issuer) => CertifiedIssuer::signed_by(params, key, &issuer.issuer),
+        };
+        Ca { issuer: made.expect("signed") }
+    }
+
     /// Writes a certificate for these names and its key; says where.
     pub fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
         self.write_for(folder, names, &[])
