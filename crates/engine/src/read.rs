@@ -141,6 +141,7 @@ impl Documents {
         }
     }
 
+    #[inline]
     fn in_state(&self, vb: VbId, state: VbState, id: CollectionId) -> Result<ShardGuard<'_>, Refusal> {
         let shard = self.core.vbuckets.find(vb, Holder::FrontEnd)?;
         match shard.vb.state() == state {

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use base::env::Clock;
 use base::{Histogram, HistogramCounts};
@@ -16,7 +17,7 @@ use crate::wakes::{self, Wakes};
 
 /// Who holds a vBucket's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
+#[repr(u8)]
 pub enum Holder {
     /// An operation of a client.
     FrontEnd,
@@ -180,55 +181,55 @@ fn wait<'a, T>(mutex: &'a Mutex<T>, waits: &Histogram, clock: &dyn Clock) -> Mut
     guard
 }
 
-/// A vBucket that is locked; unlocked when it is dropped.
-pub(crate) struct ShardGuard<'a> {
-    shard: MutexGuard<'a, Shard>,
-    /// Noted there before the first change: a look that takes the mark waits for this lock then, and sees all changes.
-    marks: &'a ChangeMarks,
-    is_marked: bool,
-    /// Dropped after the lock is released,
-    _timing: Option<Timing<'a>>,
-    /// and these after that: they are no part of the hold.
-    wakes: Wakes,
+/// What all locks of a bucket's vBuckets have in common.
+pub(crate) struct LockBook {
+    /// Which vBuckets changed.
+    pub(crate) marks: ChangeMarks,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) times: LockClock,
 }
 
-struct Timing<'a> {
-    locks: &'a LockClock,
-    clock: &'a dyn Clock,
-    holder: Holder,
+/// A vBucket that is locked; unlocked when it is dropped.
+///
+/// It is handed from function to function in each operation, so it is kept as small as it can be.
+pub(crate) struct ShardGuard<'a> {
+    shard: MutexGuard<'a, Shard>,
+    after: AfterUnlock<'a>,
+}
+
+const _: () = assert!(size_of::<ShardGuard<'_>>() <= 40, "a guard is small");
+
+/// What is done when the lock is released, and no part of the hold.
+struct AfterUnlock<'a> {
+    book: &'a LockBook,
+    wakes: Wakes,
     since_ns: u64,
+    holder: Holder,
+    is_timed: bool,
+    /// Whether the vBucket is among [`LockBook::marks`]: it is noted there before the first change, so that a look that
+    /// takes the mark waits for this lock then, and sees all changes.
+    is_marked: bool,
 }
 
 impl<'a> ShardGuard<'a> {
     #[inline]
-    pub(crate) fn lock(
-        shard: &'a Mutex<Shard>,
-        holder: Holder,
-        (times, marks): (&'a LockClock, &'a ChangeMarks),
-        clock: &'a dyn Clock,
-    ) -> ShardGuard<'a> {
-        let mut shard = lock_noting(shard, &times.waits[holder as usize], clock);
+    pub(crate) fn lock(shard: &'a Mutex<Shard>, holder: Holder, book: &'a LockBook) -> ShardGuard<'a> {
+        let mut shard = lock_noting(shard, &book.times.waits[holder as usize], &*book.clock);
         let is_timed = holder != Holder::FrontEnd || {
             shard.held = shard.held.wrapping_add(1);
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
         wakes::note_locked();
-        let timing = if is_timed { Some(Timing::begin(times, clock, holder)) } else { None };
-        ShardGuard { shard, marks, is_marked: false, _timing: timing, wakes: Wakes::default() }
+        let since_ns = if is_timed { book.now_ns() } else { 0 };
+        let wakes = Wakes::default();
+        ShardGuard { shard, after: AfterUnlock { book, wakes, since_ns, holder, is_timed, is_marked: false } }
     }
 }
 
-impl<'a> Timing<'a> {
+impl LockBook {
     #[cold]
-    fn begin(locks: &'a LockClock, clock: &'a dyn Clock, holder: Holder) -> Timing<'a> {
-        Timing { locks, clock, holder, since_ns: clock.monotonic_ns() }
-    }
-}
-
-impl Drop for Timing<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.locks.note(self.holder, self.clock.monotonic_ns().saturating_sub(self.since_ns));
+    fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
     }
 }
 
@@ -237,7 +238,16 @@ impl Drop for ShardGuard<'_> {
     fn drop(&mut self) {
         wakes::note_unlocked();
         if !self.shard.wakes.is_empty() {
-            self.wakes = std::mem::take(&mut self.shard.wakes);
+            self.after.wakes = std::mem::take(&mut self.shard.wakes);
+        }
+    }
+}
+
+impl Drop for AfterUnlock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_timed {
+            self.book.times.note(self.holder, self.book.now_ns().saturating_sub(self.since_ns));
         }
     }
 }
@@ -254,8 +264,8 @@ impl Deref for ShardGuard<'_> {
 impl DerefMut for ShardGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Shard {
-        if !std::mem::replace(&mut self.is_marked, true) {
-            self.marks.mark(self.shard.vb.id());
+        if !std::mem::replace(&mut self.after.is_marked, true) {
+            self.after.book.marks.mark(self.shard.vb.id());
         }
         &mut self.shard
     }

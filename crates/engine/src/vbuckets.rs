@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::change_marks::ChangeMarks;
 use crate::refusal::Refusal;
 use crate::shard::Shard;
-use crate::shard_guard::{Holder, LockClock, ShardGuard};
+use crate::shard_guard::{Holder, LockBook, LockClock, ShardGuard};
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -31,21 +31,15 @@ pub fn locks_taken() -> u64 {
 #[derive(Clone)]
 pub(crate) struct VBuckets {
     shards: Arc<[Mutex<Shard>]>,
-    marks: Arc<ChangeMarks>,
-    times: Arc<LockClock>,
-    clock: Arc<dyn Clock>,
+    book: Arc<LockBook>,
 }
 
 impl VBuckets {
     pub(crate) fn new(shards: impl Iterator<Item = Shard>, clock: &Arc<dyn Clock>) -> VBuckets {
         let shards: Arc<[Mutex<Shard>]> = shards.map(Mutex::new).collect();
         let count = u16::try_from(shards.len()).expect("vBuckets have numbers of 16 bits");
-        VBuckets {
-            shards,
-            marks: Arc::new(ChangeMarks::new(count)),
-            times: Arc::default(),
-            clock: Arc::clone(clock),
-        }
+        let (marks, clock, times) = (ChangeMarks::new(count), Arc::clone(clock), LockClock::default());
+        VBuckets { shards, book: Arc::new(LockBook { marks, clock, times }) }
     }
 
     /// A vBucket with its lock, for those who do not wait for that; `None` if the bucket has none of this number.
@@ -55,7 +49,7 @@ impl VBuckets {
 
     /// Which of them changed since figures were made of them.
     pub(crate) fn marks(&self) -> &ChangeMarks {
-        &self.marks
+        &self.book.marks
     }
 
     /// Locks a vBucket, there or deleted.
@@ -64,14 +58,14 @@ impl VBuckets {
     ///
     /// If the bucket has no vBucket of this number.
     pub(crate) fn hold(&self, vb: VbId, holder: Holder) -> ShardGuard<'_> {
-        ShardGuard::lock(&self.shards[usize::from(vb.0)], holder, (&self.times, &self.marks), &*self.clock)
+        ShardGuard::lock(&self.shards[usize::from(vb.0)], holder, &self.book)
     }
 
     /// Locks a vBucket, there or deleted; `None` if the bucket has none of this number.
     #[inline]
     pub(crate) fn any(&self, vb: VbId, holder: Holder) -> Option<ShardGuard<'_>> {
         let shard = self.shard(vb)?;
-        Some(ShardGuard::lock(shard, holder, (&self.times, &self.marks), &*self.clock))
+        Some(ShardGuard::lock(shard, holder, &self.book))
     }
 
     /// Locks a vBucket whatever its role, if it is there.
@@ -116,11 +110,11 @@ impl VBuckets {
 
     /// How long holders of this kind held the locks so far.
     pub(crate) fn lock_times_of(&self, holder: Holder) -> HistogramCounts {
-        self.times.times(holder)
+        self.book.times.times(holder)
     }
 
     /// How long holders of this kind waited for the locks so far, if they had to.
     pub(crate) fn lock_waits_of(&self, holder: Holder) -> HistogramCounts {
-        self.times.waits(holder)
+        self.book.times.waits(holder)
     }
 }

@@ -42,32 +42,29 @@ pub(crate) trait Ring: Send + Sync {
 }
 
 /// The threads to wake. Dropping it wakes them, in the order in which they were added.
+///
+/// It is a pointer alone, since it goes along with the guard of each operation, and most of them wake nobody.
 #[derive(Default)]
-pub(crate) struct Wakes(Vec<Arc<dyn Ring>>);
+pub(crate) struct Wakes(Option<Box<WakeList>>);
+
+#[derive(Default)]
+struct WakeList(Vec<Arc<dyn Ring>>);
 
 impl Wakes {
     /// Adds a thread to wake.
     pub(crate) fn add(&mut self, woken: Arc<dyn Ring>) {
-        self.0.push(woken);
+        self.0.get_or_insert_default().0.push(woken);
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 }
 
-impl Drop for Wakes {
-    #[inline]
+impl Drop for WakeList {
     fn drop(&mut self) {
-        if !self.0.is_empty() {
-            ring_all(&mut self.0);
-        }
+        assert_unlocked();
+        self.0.drain(..).for_each(|one| one.ring());
     }
-}
-
-#[cold]
-fn ring_all(woken: &mut Vec<Arc<dyn Ring>>) {
-    assert_unlocked();
-    woken.drain(..).for_each(|one| one.ring());
 }
