@@ -14,7 +14,7 @@ use super::keys::{DataKeys, KeyRing, WrappingKeys, is_keys_file};
 use super::layout::{
     FileHead, HEAD, PAGE, PREFIX, PageHead, STRIDE, bound, content_len, page_start, stored_len,
 };
-use crate::env::{Disk, Env, File, GroupSync, OpenMode, Random, Room};
+use crate::env::{Disk, Env, File, FolderAccess, GroupSync, OpenMode, Random, Room};
 
 /// Pages that one key encrypts before an opening derives the next: far fewer than the cipher permits.
 const PAGES_PER_EPOCH: u32 = 1 << 24;
@@ -157,6 +157,13 @@ pub fn is_unknown_key(error: &io::Error) -> bool {
 }
 
 impl Disk for EncryptedDisk {
+    /// A disk that finds its keys is the one below in a folder whose new files it does not encrypt.
+    fn on_file_system(&self, folder: &Path) -> Option<FolderAccess> {
+        let Keys::Found(finder) = &self.keys else { return None };
+        let is_plain = finder.of(&folder.join("file")).is_ok_and(|keys| keys.active().is_none());
+        if is_plain { self.under.on_file_system(folder) } else { None }
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let file = self.under.open(path, mode)?;
         if path.file_name().and_then(|name| name.to_str()).is_some_and(is_keys_file) {

@@ -10,7 +10,7 @@ use super::cipher::{Cipher, FileKey, Secret};
 use super::layout::{HEAD, PAGE, PREFIX, STRIDE, content_len, stored_len};
 use super::{DataKeys, EncryptedDisk, KeyError, KeyRing, WrappingKeys, key_of_file, keys_in_use};
 use crate::env::sim::{SimHandles, Survival};
-use crate::env::{Disk, Env, File, OpenMode};
+use crate::env::{Disk, Env, File, FolderAccess, OpenMode};
 
 const PATH: &str = "/data/file";
 
@@ -402,4 +402,19 @@ fn keys_are_found_in_the_folders_around_a_file() {
         without.open(Path::new(paths[2]), OpenMode::Read).err().expect("no key was given").to_string();
     assert!(error.contains("--encryption-key-file"), "{error}");
     assert!(without.open(Path::new("/data/encryption-keys"), OpenMode::Read).is_ok(), "it is not encrypted");
+}
+
+#[test]
+fn a_folder_that_is_not_encrypted_is_one_of_the_file_system() {
+    let (env, folder) = (Env::real(), tempfile::tempdir().expect("a folder"));
+    let found = |wrapping| {
+        let disk = EncryptedDisk::finding(&env, wrapping, "described");
+        matches!(disk.on_file_system(folder.path()), Some(FolderAccess::Whole(path)) if path == folder.path())
+    };
+    assert!(found(None), "it has no keys");
+    let given = EncryptedDisk::new(&env, DataKeys::default());
+    assert!(given.on_file_system(folder.path()).is_none(), "a disk with keys of its own");
+    let ring = KeyRing::open(&env, folder.path(), "here", Some(&wrapping('1')), true, |_| ());
+    ring.expect("it opens").expect("it is wanted");
+    assert!(!found(None) && !found(Some(wrapping('1'))), "its new files are encrypted");
 }

@@ -255,10 +255,11 @@ impl Files for Rocks {
 
     fn undecided(&self) -> Vec<Undecided> {
         let slots: Vec<_> = self.vbuckets.lock().iter().map(|(vb, slot)| (*vb, Arc::clone(slot))).collect();
-        let all = slots.into_iter().filter(|(_, slot)| slot.seen.lock().undecided.is_some());
+        let is_undecided = |(_, slot): &(_, Arc<_>)| slot.seen.lock().undecided.is_some();
+        let all: Vec<_> = slots.into_iter().filter(is_undecided).collect();
         let refused = self.refused.lock();
         // Of one whose changes are missing it is not known what is on record.
-        let known = all.filter(|(vb, _)| !matches!(refused.get(vb), Some(RocksRefusal::Lost(_))));
+        let known = all.into_iter().filter(|(vb, _)| !matches!(refused.get(vb), Some(RocksRefusal::Lost(_))));
         known.map(|(vb, _)| Undecided { vb, revisions: Vec::new() }).collect()
     }
 

@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::VbId;
 use base::env::{Env, FolderAccess};
+use base::{Account, Part, VbId};
 use logstore::Entry;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
@@ -73,6 +73,26 @@ pub(super) struct Database {
     opened_as: String,
     is_read_only: bool,
     _taken: OpenFolder,
+    _cache: CacheCharge,
+}
+
+/// What the cache may take, blocks and what is in no table yet: charged to the bucket for as long as the database is open.
+struct CacheCharge {
+    account: Account,
+    bytes: usize,
+}
+
+impl CacheCharge {
+    fn new(account: Account, bytes: usize) -> CacheCharge {
+        account.charge(Part::Storage, bytes);
+        CacheCharge { account, bytes }
+    }
+}
+
+impl Drop for CacheCharge {
+    fn drop(&mut self) {
+        self.account.release(Part::Storage, self.bytes);
+    }
 }
 
 /// A place in a family at one moment, to be moved forward.
@@ -131,6 +151,7 @@ impl Database {
         if !is_read_only {
             env.disk.create_dir_all_synced(&folder).map_err(|source| failed("make folder", source))?;
         }
+        refuse_without_current(env, dir, &folder).map_err(|source| failed("list", source))??;
         let opened = File::open(&path).map_err(|source| failed("open", source))?;
         let opened_as = format!("/proc/self/fd/{}", opened.as_raw_fd());
         let taken = OpenFolder::take(opened).map_err(|source| failed("open", source))?;
@@ -149,7 +170,8 @@ impl Database {
             false => DB::open_cf_with_opts(&options, &opened_as, families),
         };
         let rocks = rocks.map_err(|error| refused(dir, &folder, &opened_as, &error))?;
-        Ok(Database { rocks, folder, opened_as, is_read_only, _taken: taken })
+        let charge = CacheCharge::new(env.heap.account().clone(), bytes);
+        Ok(Database { rocks, folder, opened_as, is_read_only, _taken: taken, _cache: charge })
     }
 
     /// The folder, for messages.
@@ -289,6 +311,21 @@ fn told(error: &rocksdb::Error, opened_as: &str, folder: &Path) -> String {
 }
 
 /// Why a database does not open.
+/// RocksDB takes a folder without its file `CURRENT` for an empty one, and removes the tables that are there.
+fn refuse_without_current(env: &Env, dir: &Path, folder: &Path) -> std::io::Result<Result<(), Failure>> {
+    let names = match env.disk.read_dir(folder) {
+        Ok(names) => names,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let is_used = |name: &String| name.ends_with(".sst") || name.starts_with("MANIFEST-");
+    if names.iter().any(|name| name == "CURRENT") || !names.iter().any(is_used) {
+        return Ok(Ok(()));
+    }
+    let what = format!("RocksDB's file CURRENT is missing in {}", folder.display());
+    Ok(Err(Failure::Catalog { dir: dir.to_owned(), what }))
+}
+
 fn refused(dir: &Path, folder: &Path, opened_as: &str, error: &rocksdb::Error) -> Failure {
     let what = told(error, opened_as, folder);
     match (fault_of(error), error.kind()) {
