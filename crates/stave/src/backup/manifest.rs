@@ -23,6 +23,9 @@ pub(super) struct BackupHead {
     /// The snapshot of the bucket that it is of; without one its vBuckets may be of different moments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) snapshot: Option<String>,
+    /// Whether that was made before, and given to the backup: it does not end with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_given: bool,
 }
 
 /// What a backup has of one vBucket.

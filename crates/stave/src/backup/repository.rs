@@ -356,7 +356,15 @@ impl<'e> Repository<'e> {
         let seal = LineSeal { sealer: sealer.as_ref(), id: &id };
         let (heads, _) = lines_in::<BackupHead>(begun, seal);
         let Some(head) = heads.into_iter().next().filter(|head| head.id == id) else {
-            let head = BackupHead { id, number: 0, base: None, begun_s: 0, vbuckets: 0, snapshot: None };
+            let head = BackupHead {
+                id,
+                number: 0,
+                base: None,
+                begun_s: 0,
+                vbuckets: 0,
+                snapshot: None,
+                is_given: false,
+            };
             return Ok(Some(Unfinished { folder, head, done: Vec::new(), lines_len: 0, is_encrypted }));
         };
         let (done, len) = lines_in::<VbucketLine>(rest, seal);

@@ -155,9 +155,7 @@ fn take_once(
         };
         let (writer, done) = match unfinished {
             Some(unfinished) => go_on(env, &unfinished, sealer)?,
-            None => {
-                (begin(env, repository, &target.bucket, vbuckets, base_id, cut.id(), sealer)?, Vec::new())
-            }
+            None => (begin(env, repository, &target.bucket, vbuckets, base_id, &cut, sealer)?, Vec::new()),
         };
         let taking = Taking {
             env,
@@ -264,18 +262,31 @@ fn cut(
         (None, None) => make_snapshot(env, target),
         (None, Some(unfinished)) => match &unfinished.head.snapshot {
             Some(id) => {
-                find_snapshot(env, target, id).context("that of the backup that was broken off is gone")
+                let found =
+                    find_snapshot(env, target, id).context("that of the backup that was broken off is gone");
+                found.and_then(|snapshot| match is_all_of(&snapshot, &unfinished.done) {
+                    true => Ok(snapshot),
+                    false => {
+                        Err(anyhow::anyhow!("a part of the backup that was broken off is not of its moment"))
+                    }
+                })
             }
             None => Err(anyhow::anyhow!("the backup that was broken off had none")),
         },
     };
+    let is_own = unfinished.is_none_or(|unfinished| !unfinished.head.is_given);
     match found {
-        Ok(snapshot) => Ok(Cut { snapshot: Some(snapshot), why_not: None, is_own: true }),
+        Ok(snapshot) => Ok(Cut { snapshot: Some(snapshot), why_not: None, is_own }),
         Err(error) if options.one_moment => Err(error.context(
             "there is no moment of all vBuckets; without --one-moment they may be of different ones",
         )),
         Err(error) => Ok(Cut::none(format!("{error:#}"))),
     }
+}
+
+/// Whether these vBuckets were copied as the snapshot has them: a try without it may have come between.
+fn is_all_of(snapshot: &BucketSnapshot, done: &[VbucketLine]) -> bool {
+    done.iter().all(|line| snapshot.vbuckets.get(&VbId(line.vb)).is_some_and(|at| at.seqno.0 == line.to))
 }
 
 /// How far each active vBucket of a node is.
@@ -356,11 +367,14 @@ fn unfinished(
         head.base.as_ref() == base && usize::from(head.vbuckets) == now.len() && options.since.is_none();
     let is_same = is_same && unfinished.is_encrypted == is_encrypted && unfinished.lines_len > 0;
     let is_same = is_same && unfinished.done.iter().all(|line| goes_on(now, line));
+    let is_of = |id: &String| {
+        let found = find_snapshot(env, target, id);
+        found.map(|snapshot| is_all_of(&snapshot, &unfinished.done))
+    };
     let is_moment = match &options.snapshot {
-        Some(id) => head.snapshot.as_ref() == Some(id),
-        None if options.one_moment => {
-            head.snapshot.as_ref().is_some_and(|id| find_snapshot(env, target, id).is_ok())
-        }
+        // If it cannot be found, the backup ends with an error, and what is there stays.
+        Some(id) => head.snapshot.as_ref() == Some(id) && is_of(id).unwrap_or(true),
+        None if options.one_moment => head.snapshot.as_ref().is_some_and(|id| is_of(id).unwrap_or(false)),
         None => true,
     };
     if is_same && is_moment {
@@ -387,14 +401,15 @@ fn begin<'e>(
     bucket: &str,
     vbuckets: usize,
     base: Option<&String>,
-    snapshot: Option<String>,
+    cut: &Cut,
     sealer: Option<Sealer>,
 ) -> anyhow::Result<BackupWriter<'e>> {
     let vbuckets = u16::try_from(vbuckets).context("more vBuckets than there can be")?;
     let id = repository.new_id(bucket)?;
     let folder = repository.folder(bucket).join(&id);
     let (base, begun_s) = (base.cloned(), env.clock.unix_s().into());
-    let head = BackupHead { id, number: env.random.next_u64(), base, begun_s, vbuckets, snapshot };
+    let (number, snapshot, is_given) = (env.random.next_u64(), cut.id(), cut.id().is_some() && !cut.is_own);
+    let head = BackupHead { id, number, base, begun_s, vbuckets, snapshot, is_given };
     Ok(BackupWriter::begin(&*env.disk, &folder, head, sealer)?)
 }
 

@@ -27,6 +27,7 @@ fn head(id: &str, number: u64, base: Option<&str>) -> BackupHead {
         begun_s: 7,
         vbuckets: 2,
         snapshot: None,
+        is_given: false,
     }
 }
 

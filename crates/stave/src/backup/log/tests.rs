@@ -113,8 +113,15 @@ fn back_up(env: &Env, node: &[NodeVbucket], number: u64) -> Vec<LogPosition> {
     let repository = Repository::new(env, Path::new(DIR));
     let newest = repository.backups(BUCKET).expect("read").len();
     let id = format!("20261127T{newest:06}Z");
-    let head =
-        BackupHead { id: id.clone(), number, base: None, begun_s: 7, vbuckets: VBUCKETS, snapshot: None };
+    let head = BackupHead {
+        id: id.clone(),
+        number,
+        base: None,
+        begun_s: 7,
+        vbuckets: VBUCKETS,
+        snapshot: None,
+        is_given: false,
+    };
     let folder = Path::new(DIR).join(BUCKET).join(&id);
     let mut writer = BackupWriter::begin(&*env.disk, &folder, head, None).expect("begun");
     let mut lines = Vec::new();

@@ -85,6 +85,7 @@ fn follow(goal: u64, test: impl FnOnce(&mut Messages<'_, '_>)) {
         begun_s: 0,
         vbuckets: 2,
         snapshot: None,
+        is_given: false,
     };
     let writer =
         BackupWriter::begin(&*env.disk, Path::new("/b/20261127T000000Z"), head, None).expect("begun");

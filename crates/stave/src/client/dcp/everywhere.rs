@@ -35,7 +35,7 @@ const FIRST_HOLD_MS: u64 = 100;
 /// Nodes hold changes for no longer.
 const LONGEST_HOLD_MS: u64 = 1000;
 const MOST_TRIES: u32 = 8;
-/// Nor is it tried again after this.
+/// Nor is it tried again after this, or after the longest wait that the user allows, if that is longer.
 const MOST_TRYING: Duration = Duration::from_secs(5);
 /// Between two looks at whether all vBuckets can be read.
 const READY_PAUSE: Duration = Duration::from_millis(10);
@@ -394,7 +394,8 @@ impl From<ClientError> for NoMoment {
 /// read or asked of it for ten minutes.
 pub fn make_snapshot(env: &Env, target: &Target) -> anyhow::Result<BucketSnapshot> {
     let (begun, mut hold_ms, mut why, mut tries) = (Instant::now(), FIRST_HOLD_MS, String::new(), 0);
-    while tries < MOST_TRIES && begun.elapsed() < MOST_TRYING {
+    let most_trying = MOST_TRYING.max(target.patience.0);
+    while tries < MOST_TRIES && begun.elapsed() < most_trying {
         tries += 1;
         if tries > 1 {
             // Nodes rest behind a hold.
@@ -417,13 +418,12 @@ pub fn find_snapshot(env: &Env, target: &Target, id: &str) -> anyhow::Result<Buc
     wait_until_ready(&mut nodes, id, all, target.patience.0).map_err(over)
 }
 
-/// Ends a snapshot on all nodes; whether any of them had it.
+/// Ends a snapshot on all nodes; whether any of them had it. An error is the first of them: the others are asked all the
+/// same.
 pub fn end_snapshot(env: &Env, target: &Target, id: &str) -> Result<bool, ClientError> {
-    let mut was_there = false;
-    for member in members(env, target)? {
-        was_there |= end_on(&mut Client::open(env, &member)?, id)?;
-    }
-    Ok(was_there)
+    let end = |member: &Target| end_on(&mut Client::open(env, member)?, id);
+    let ended: Vec<Result<bool, ClientError>> = members(env, target)?.iter().map(end).collect();
+    ended.into_iter().try_fold(false, |was_there, ended| Ok(was_there | ended?))
 }
 
 /// Ends what a node keeps of a snapshot; false if it keeps nothing of it.

@@ -405,3 +405,58 @@ fn a_snapshot_keeps_the_collections_that_are_dropped_behind_it() {
     server.stop();
     other.stop();
 }
+
+/// A try without the snapshot may have come between: its vBuckets are no part of the moment.
+#[test]
+fn a_backup_that_goes_on_is_of_one_moment_if_all_of_it_is_and_leaves_a_given_snapshot() {
+    let mut server = TestServer::start();
+    let (folder, env, mut client) = (tempfile::tempdir().expect("a folder"), Env::real(), server.client());
+    let mut write = |round: &str| {
+        (0..20).for_each(|at| {
+            drop(client.set(format!("k{at}").as_bytes(), round.as_bytes(), 0).expect("stored"))
+        });
+    };
+    write("before");
+    let made = crate::client::dcp::make_snapshot(&env, &server.target()).expect("a moment");
+    write("behind");
+    let given = TakeOptions { snapshot: Some(made.id.clone()), ..TakeOptions::default() };
+    let disk = &env.disk;
+    for is_whole in [true, false] {
+        let taken = make_backup(&server, folder.path(), &given).expect("a backup").manifest;
+        let dir = folder.path().join(BUCKET).join(&taken.id);
+        // Broken off before its end.
+        for name in disk.read_dir(&dir).expect("it is there") {
+            if name.starts_with("manifest") {
+                disk.remove_file(&dir.join(name)).expect("removed");
+            }
+        }
+        if !is_whole {
+            let lines = dir.join("vbuckets");
+            let file = disk.open(&lines, OpenMode::ReadWrite).expect("it is there");
+            let mut text = vec![0; file.len().expect("its length") as usize];
+            file.read_at(&mut text, 0).expect("it is read");
+            let text = String::from_utf8(text).expect("text");
+            let at = made.vbuckets.values().next().expect("there is one").seqno.0;
+            let changed = text.lines().map(|line| later(line, at)).collect::<String>();
+            file.set_len(0).and_then(|()| file.write_at(changed.as_bytes(), 0)).expect("written");
+        }
+        let taken =
+            make_backup(&server, folder.path(), &TakeOptions { is_full: true, ..TakeOptions::default() });
+        let taken = taken.expect("it goes on");
+        assert!(taken.kept > 0, "it goes on with what was complete");
+        assert_eq!(taken.manifest.snapshot, is_whole.then(|| made.id.clone()));
+        assert_eq!(taken.without_moment.is_some(), !is_whole);
+    }
+    assert!(
+        crate::client::dcp::end_snapshot(&env, &server.target(), &made.id).expect("an answer"),
+        "it stays"
+    );
+    server.stop();
+}
+
+/// The line of a vBucket that ends at a seqno, as one that ends behind it.
+fn later(line: &str, at: u64) -> String {
+    let json = &line[9..];
+    let json = json.replacen(&format!("\"to\":{at},"), &format!("\"to\":{},", at + 1), 1);
+    format!("{:08x} {json}\n", crc32c::crc32c(json.as_bytes()))
+}
