@@ -292,7 +292,7 @@ impl Streams {
         let ordered = self.ordered.entry(at).or_default();
         let most = ordered.iter().copied().max();
         // A younger connection may have asked, too, and its rollback is still to come.
-        let last = ordered.pop();
+        let last = ordered.pop().filter(|_| !ordered.is_empty());
         ordered.clear();
         ordered.extend(last);
         let most = most.ok_or_else(|| format!("{at:?} went back, and was not told to"))?;
@@ -318,8 +318,10 @@ impl Streams {
         if wanted != answer.err().map(|to| to.0) {
             return Err(format!("{request:?} of {target} was answered {answer:?}, not {wanted:?}"));
         }
-        if let Err(back) = answer {
-            self.ordered.entry(to).or_default().push(back.0);
+        match answer {
+            Err(back) => self.ordered.entry(to).or_default().push(back.0),
+            // Orders before it are over.
+            Ok(()) => drop(self.ordered.remove(&to)),
         }
         let (theirs, ours) = (self.histories.branch(nodes, from)?, self.histories.branch(nodes, to)?);
         // What counts is where the node stands, not where it says.
