@@ -292,7 +292,7 @@ run_cluster() {
     scans=
     if [[ $sdk == rust ]]; then
       mkfifo "$work/scans-end"
-      timeout 150 java -cp "$here/java/target/test-classes:$(<"$work/java-classpath")" stave.ClusterScans \
+      timeout 240 java -cp "$here/java/target/test-classes:$(<"$work/java-classpath")" stave.ClusterScans \
         <"$work/scans-end" >"$work/scans.log" 2>&1 &
       scans=$!
       exec 4>"$work/scans-end"

@@ -21,8 +21,9 @@ const COMPUTE: [&str; 6] = ["sim", "simulation", "cluster", "kvstore", "logstore
 /// How many programs run at a time beside others.
 const ROWS_BESIDE: usize = 2;
 
-/// How long a program may take; the longest need a third of it. One that takes longer is killed, and the others still run.
-const LONGEST: Duration = Duration::from_secs(15 * 60);
+/// How long a program may take; the longest need five minutes on a machine with two cores. One that takes longer is killed,
+/// and the others still run.
+const LONGEST: Duration = Duration::from_secs(40 * 60);
 
 /// A test program, as cargo built it.
 pub struct Program {

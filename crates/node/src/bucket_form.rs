@@ -260,8 +260,8 @@ impl Reading {
                 Some(backend) if backend != self.backend => {
                     let is = naming::storage_backend(self.kind, self.backend);
                     Err(format!(
-                        "Storage backend of a bucket cannot be changed, it is {is}: make another bucket, and move the \
-                         documents with stave backup and stave restore"
+                        "Storage backend of a bucket cannot be changed here, it is {is}: stave migrate BUCKET --backend \
+                         {value} moves it while it serves"
                     ))
                 }
                 Some(_) => Ok(()),
