@@ -208,6 +208,13 @@ pub enum Purpose {
     },
 }
 
+impl Purpose {
+    /// Whether an administrator wants the vBuckets spread.
+    pub(crate) fn is_rebalance(&self) -> bool {
+        matches!(self, Purpose::Rebalance { .. })
+    }
+}
+
 /// vBuckets being moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebalance {
@@ -217,8 +224,11 @@ pub struct Rebalance {
     pub purpose: Purpose,
     /// How many vBuckets had to move when it began.
     pub total: u32,
-    /// Nothing new is begun: somebody wants it to end.
+    /// Nothing new is begun: somebody wants it to end, or it cannot go on.
     pub cancelled: bool,
+    /// Why the leader ended it; `None` if it did not. Versions before this field drop it when they write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How a rebalance ended.
@@ -230,6 +240,9 @@ pub struct Finished {
     pub purpose: Purpose,
     /// How it ended.
     pub outcome: Outcome,
+    /// Why, if the leader ended it early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How a rebalance ended.
@@ -238,7 +251,7 @@ pub struct Finished {
 pub enum Outcome {
     /// Everything is where it should be.
     Done,
-    /// Somebody ended it.
+    /// Somebody ended it, or the leader because it could not go on.
     Cancelled,
     /// A node was failed over meanwhile.
     Interrupted,
