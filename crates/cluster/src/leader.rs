@@ -132,7 +132,11 @@ impl Leader {
         let seen = self.choices.values().chain(self.stranded.values());
         let choices = seen.map(|since| *since + self.config.choice_patience);
         let stall = self.progress.as_ref().map(|progress| progress.since() + self.config.stall_patience);
-        let next = failovers.chain(choices).chain(stall).map(|at| at.saturating_sub(now)).filter(|left| !left.is_zero());
+        let next = failovers
+            .chain(choices)
+            .chain(stall)
+            .map(|at| at.saturating_sub(now))
+            .filter(|left| !left.is_zero());
         next.min().unwrap_or(Duration::from_secs(60))
     }
 

@@ -100,7 +100,9 @@ impl World {
             }
             Want::TakeOver { source } if is != Some(VbState::Active) => {
                 let Some(other) = self.copies.get_mut(&(source.0, vb)) else { return };
-                if other.state != Some(VbState::Active) || !self.view.members.contains_key(&source.0.to_string()) {
+                if other.state != Some(VbState::Active)
+                    || !self.view.members.contains_key(&source.0.to_string())
+                {
                     return;
                 }
                 other.state = Some(VbState::Dead);
@@ -257,10 +259,8 @@ fn cut_off(followers: &[u32]) -> View {
     (2..=3).for_each(|id| reports(&mut view, id, VbState::Replica, 5));
     for id in followers {
         let report = view.reports.get_mut(&id.to_string()).expect("it reports");
-        report.links_down = BTreeMap::from([(
-            BUCKET.to_owned(),
-            BTreeMap::from([(NodeId(1), WHY.to_owned())]),
-        )]);
+        report.links_down =
+            BTreeMap::from([(BUCKET.to_owned(), BTreeMap::from([(NodeId(1), WHY.to_owned())]))]);
     }
     let mut leader = Leader::new(LeaderConfig::default());
     view.state = leader.step(&view, Duration::ZERO).expect("it notes that");

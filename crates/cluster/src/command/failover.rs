@@ -130,8 +130,12 @@ pub(super) fn interrupt(state: &mut State) {
     let since = state.revision;
     state.buckets.values_mut().for_each(|bucket| stop_moving(bucket, since));
     if let Some(rebalance) = state.rebalance.take() {
-        state.finished =
-            Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome: Outcome::Interrupted, why: None });
+        state.finished = Some(Finished {
+            id: rebalance.id,
+            purpose: rebalance.purpose,
+            outcome: Outcome::Interrupted,
+            why: None,
+        });
     }
 }
 

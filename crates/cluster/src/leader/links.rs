@@ -131,9 +131,8 @@ fn to_follow(a_move: &Move<'_>) -> Option<(NodeId, Vec<NodeId>)> {
 /// Whether a vBucket is being taken over by `taker`, or was, and `follower` has not followed yet.
 fn is_tried(a_move: &Move<'_>, next: &Bucket, taker: NodeId, follower: NodeId) -> bool {
     let Move { view, name, .. } = *a_move;
-    let is_of = |chain: &[Option<NodeId>]| {
-        chain.first() == Some(&Some(taker)) && chain.contains(&Some(follower))
-    };
+    let is_of =
+        |chain: &[Option<NodeId>]| chain.first() == Some(&Some(taker)) && chain.contains(&Some(follower));
     next.steps.iter().any(|(vb, step)| match step {
         Step::TakeOver { .. } => next.target_of(*vb).is_some_and(|target| is_of(target)),
         Step::Settle { since } if is_of(next.chain(*vb)) => {

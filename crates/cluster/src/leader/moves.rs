@@ -8,7 +8,9 @@ use base::planted::{self, Bug};
 
 use super::{Leader, links};
 use crate::command;
-use crate::state::{Bucket, Chain, Finished, NodeId, Outcome, Purpose, Rebalance, State, Status, Step, present};
+use crate::state::{
+    Bucket, Chain, Finished, NodeId, Outcome, Purpose, Rebalance, State, Status, Step, present,
+};
 use crate::view::View;
 
 /// What copies must have reached before a vBucket's next step.
@@ -291,7 +293,8 @@ fn finish(view: &View, state: &mut State) -> bool {
         return false;
     }
     let rebalance = rebalance.clone();
-    let outcome = if left || is_needed || rebalance.why.is_some() { Outcome::Cancelled } else { Outcome::Done };
+    let outcome =
+        if left || is_needed || rebalance.why.is_some() { Outcome::Cancelled } else { Outcome::Done };
     for bucket in state.buckets.values_mut() {
         bucket.target.clear();
     }
