@@ -224,7 +224,7 @@ pub struct Rebalance {
     pub purpose: Purpose,
     /// How many vBuckets had to move when it began.
     pub total: u32,
-    /// Nothing new is begun: somebody wants it to end, or it cannot go on.
+    /// Nothing new is begun: an administrator wants it to end, or it cannot go on.
     pub cancelled: bool,
     /// Why the leader ended it; `None` if it did not. Versions before this field drop it when they write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,7 +251,7 @@ pub struct Finished {
 pub enum Outcome {
     /// Everything is where it should be.
     Done,
-    /// Somebody ended it, or the leader because it could not go on.
+    /// An administrator ended it, or the leader because it could not go on.
     Cancelled,
     /// A node was failed over meanwhile.
     Interrupted,

@@ -1,7 +1,7 @@
 //! Links between nodes that do not come about, although the nodes are up: copies that follow over them miss what changes.
 //!
 //! *Guarantees:* what nodes say of such links is noted in the state, so that it is known when one of the nodes is gone. A
-//! rebalance lets a node take over one vBucket for each node that shall follow it there, and no more before that one has
+//! rebalance lets a node take over one vBucket for each node that is to follow it there, and no more before that one has
 //! followed. It does not end well while a link is down that its copies need, and ends early if nothing goes on for long.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,7 +120,7 @@ impl Leader {
     }
 }
 
-/// The taker of a vBucket and those that shall follow it, where vBuckets are spread. A node that is failed over gracefully
+/// The taker of a vBucket and those that are to follow it, where vBuckets are spread. A node that is failed over gracefully
 /// hands over and leaves: it need not follow.
 fn to_follow(a_move: &Move<'_>) -> Option<(NodeId, Vec<NodeId>)> {
     a_move.view.state.rebalance.as_ref().filter(|rebalance| rebalance.purpose.is_rebalance())?;
@@ -166,7 +166,7 @@ pub(super) fn in_the_way(view: &View, state: &State) -> Option<String> {
     None
 }
 
-/// Whether a node follows another one for a vBucket, or shall do so.
+/// Whether a node follows another one for a vBucket, or is to do so.
 fn needs_link(bucket: &Bucket, vb: u16, follower: NodeId, source: NodeId) -> bool {
     let (chain, target) = (bucket.chain(vb), bucket.target_of(vb).map(Vec::as_slice));
     let wanted = target.unwrap_or(chain);
