@@ -213,6 +213,11 @@ impl Purpose {
     pub(crate) fn is_rebalance(&self) -> bool {
         matches!(self, Purpose::Rebalance { .. })
     }
+
+    /// Whether the vBuckets are to be spread over all nodes that have a share.
+    pub(crate) fn lets_nobody_leave(&self) -> bool {
+        matches!(self, Purpose::Rebalance { eject } if eject.is_empty())
+    }
 }
 
 /// vBuckets being moved.

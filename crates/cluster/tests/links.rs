@@ -252,6 +252,23 @@ fn vbuckets_are_not_spread_while_a_link_is_down() {
     assert_eq!(world.served_by(2).len(), usize::from(VBUCKETS));
 }
 
+/// A link between other nodes is down, which what moves does not need.
+#[test]
+fn a_node_leaves_although_a_link_of_others_is_down() {
+    let leaves = |follower: u32, source: u32| {
+        let mut world = World::new(4);
+        world.look();
+        assert_eq!(world.rebalance().0, Outcome::Done);
+        world.broken.insert((follower, source));
+        world.look_often();
+        let is_needed = !world.view.state.buckets[BUCKET].links_down.is_empty();
+        world.ask(&Command::Rebalance { eject: vec![NodeId(4)] });
+        is_needed && world.end().0 == Outcome::Done
+    };
+    let pairs = [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)];
+    assert!(pairs.iter().any(|(follower, source)| leaves(*follower, *source)));
+}
+
 /// The links of nodes 2 and 3 to node 1, or that of node 2 alone, are down; then node 1 is gone.
 fn cut_off(followers: &[u32]) -> View {
     let mut view = three();

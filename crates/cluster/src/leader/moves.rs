@@ -284,7 +284,7 @@ fn finish(view: &View, state: &mut State) -> bool {
     let waits = |step: &Step| !rebalance.cancelled || !matches!(step, Step::Settle { .. });
     let under_way = state.buckets.values().any(|bucket| bucket.steps.values().any(waits));
     let left = state.to_move() > 0;
-    let is_cut_off = || rebalance.purpose.is_rebalance() && links::in_the_way(view, state).is_some();
+    let is_cut_off = || rebalance.purpose.lets_nobody_leave() && links::in_the_way(view, state).is_some();
     if under_way || (!rebalance.cancelled && (left || is_cut_off())) {
         return false;
     }
