@@ -141,7 +141,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::ReportWithoutPrepares, Simulator::Logic, 7289),
     (Bug::StreamBeforeAdmission, Simulator::Logic, 180),
     (Bug::HeldCopyFollows, Simulator::Logic, 2392),
-    (Bug::SilentStaysInChain, Simulator::Logic, 23412),
+    (Bug::SilentStaysInChain, Simulator::Logic, 9151),
     (Bug::FenceStaysShut, Simulator::Logic, 14),
     (Bug::AdmissionWaits, Simulator::Logic, 11),
     (Bug::StrandedForEver, Simulator::Logic, 98),
