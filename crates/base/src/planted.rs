@@ -248,6 +248,10 @@ bugs! {
     HandedOverComesBack,
     /// A node is failed over by itself although durable writes may go with it.
     LossesIgnored,
+    /// A node is failed over although the copies that are left had no connection to it for long.
+    CutOffCopyCounts,
+    /// A node takes over more vBuckets although the nodes that are to follow it have never done so.
+    TakeoverNotProven,
     /// A choice is made by those who answer, however few of the chain they are.
     ChosenByFew,
     /// Documents are written without comparing.

@@ -13,7 +13,7 @@ use crate::state::{Address, AutoFailover, Invalid, NextIds, Node, NodeId, State,
 use crate::view::View;
 
 pub(crate) use failover::{fail_over, losses};
-pub(crate) use rebalance::repair;
+pub(crate) use rebalance::{give_up_moves, repair};
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,12 +193,26 @@ pub enum Refused {
     /// The last copy of vBuckets would be lost.
     #[error("the only copy of {0} vBuckets would be lost")]
     LastCopy(usize),
-    /// Writes that were acknowledged at a durable level could be lost.
+    /// Writes that were acknowledged could be lost: those at a durable level, and after a move others, too.
     #[error(
-        "durable writes of {0} vBuckets could be lost: too many of their nodes are down, or had not caught up since they \
-         were started when this one was seen last"
+        "writes of {0} vBuckets could be lost: too many of their nodes are down, or had not caught up since they \
+         were started or began to follow this one when it was seen last"
     )]
     Unsafe(usize),
+    /// The copies that would become active had no connection to this node when it was seen last.
+    #[error(
+        "writes of {vbuckets} vBuckets would be lost: their copies on {} miss what changed on {node}, to which there had \
+         been no connection for long when it was seen last",
+        names(followers, ", ")
+    )]
+    NotFollowed {
+        /// The node that would be failed over.
+        node: NodeId,
+        /// How many.
+        vbuckets: usize,
+        /// Who has the copies, at least one.
+        followers: Vec<NodeId>,
+    },
     /// The quotas of all buckets would be more than a node may use.
     #[error(
         "the buckets would need {} MiB of memory on {node}, which has {} MiB: give a smaller quota",

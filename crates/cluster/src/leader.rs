@@ -6,10 +6,11 @@
 mod admission;
 mod choice;
 pub(crate) mod damage;
+mod links;
 mod moves;
 mod stores;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::planted::{self, Bug};
@@ -32,6 +33,8 @@ pub struct LeaderConfig {
     pub choice_patience: Duration,
     /// A leader looks at least so often. If it did not, it could not reach the store: that time counts for no patience.
     pub longest_look: Duration,
+    /// How long a rebalance that does not go on waits for links between nodes that are down.
+    pub stall_patience: Duration,
 }
 
 impl Default for LeaderConfig {
@@ -40,6 +43,7 @@ impl Default for LeaderConfig {
             moves_per_node: 256,
             choice_patience: Duration::from_secs(2),
             longest_look: Duration::from_secs(3),
+            stall_patience: Duration::from_secs(30),
         }
     }
 }
@@ -80,6 +84,10 @@ pub struct Leader {
     stranded: BTreeMap<(String, u16, u64), Duration>,
     /// Seqnos that new copies must reach, by bucket and vBucket, and in which step.
     goals: BTreeMap<(String, u16), moves::Goal>,
+    /// What the rebalance that runs has come to.
+    progress: Option<links::Progress>,
+    /// Who has followed whom in this rebalance after that one had taken a vBucket over, by bucket.
+    followed: BTreeSet<links::Followed>,
 }
 
 impl Leader {
@@ -92,6 +100,8 @@ impl Leader {
             choices: BTreeMap::new(),
             stranded: BTreeMap::new(),
             goals: BTreeMap::new(),
+            progress: None,
+            followed: BTreeSet::new(),
         }
     }
 
@@ -105,6 +115,7 @@ impl Leader {
             .or_else(|| end_flushes(view))
             .or_else(|| stores::end_store_moves(view))
             .or_else(|| damage::part_with(view))
+            .or_else(|| links::note(view))
             .or_else(|| self.settle(view))
             .or_else(|| self.fail_over_automatically(view, now))
             .or_else(|| self.move_on(view, now))
@@ -120,7 +131,12 @@ impl Leader {
         let failovers = self.absent.values().map(|since| *since + timeout);
         let seen = self.choices.values().chain(self.stranded.values());
         let choices = seen.map(|since| *since + self.config.choice_patience);
-        let next = failovers.chain(choices).map(|at| at.saturating_sub(now)).filter(|left| !left.is_zero());
+        let stall = self.progress.as_ref().map(|progress| progress.since() + self.config.stall_patience);
+        let next = failovers
+            .chain(choices)
+            .chain(stall)
+            .map(|at| at.saturating_sub(now))
+            .filter(|left| !left.is_zero());
         next.min().unwrap_or(Duration::from_secs(60))
     }
 
@@ -131,6 +147,7 @@ impl Leader {
         if unseen > self.config.longest_look && !planted::is(Bug::OutageCountsAsAbsence) {
             let absent = self.absent.values_mut();
             let since = absent.chain(self.choices.values_mut()).chain(self.stranded.values_mut());
+            let since = since.chain(self.progress.as_mut().map(links::Progress::since_mut));
             since.for_each(|since| *since += unseen);
         }
     }
@@ -156,7 +173,7 @@ impl Leader {
         }
         let timeout = Duration::from_millis(rules.timeout_ms);
         let (id, _) = self.absent.iter().find(|(_, since)| now.saturating_sub(**since) >= timeout)?;
-        if command::losses(&view.state, view, *id) != (0, 0) && !planted::is(Bug::LossesIgnored) {
+        if !command::losses(&view.state, view, *id).is_nothing() && !planted::is(Bug::LossesIgnored) {
             return None;
         }
         let mut state = command::fail_over(&view.state, *id, false);

@@ -208,6 +208,18 @@ pub enum Purpose {
     },
 }
 
+impl Purpose {
+    /// Whether an administrator wants the vBuckets spread.
+    pub(crate) fn is_rebalance(&self) -> bool {
+        matches!(self, Purpose::Rebalance { .. })
+    }
+
+    /// Whether the vBuckets are to be spread over all nodes that have a share.
+    pub(crate) fn lets_nobody_leave(&self) -> bool {
+        matches!(self, Purpose::Rebalance { eject } if eject.is_empty())
+    }
+}
+
 /// vBuckets being moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebalance {
@@ -217,8 +229,11 @@ pub struct Rebalance {
     pub purpose: Purpose,
     /// How many vBuckets had to move when it began.
     pub total: u32,
-    /// Nothing new is begun: somebody wants it to end.
+    /// Nothing new is begun: an administrator wants it to end, or it cannot go on.
     pub cancelled: bool,
+    /// Why the leader ended it; `None` if it did not. Versions before this field drop it when they write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How a rebalance ended.
@@ -230,6 +245,9 @@ pub struct Finished {
     pub purpose: Purpose,
     /// How it ended.
     pub outcome: Outcome,
+    /// Why, if the leader ended it early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How a rebalance ended.
@@ -238,7 +256,7 @@ pub struct Finished {
 pub enum Outcome {
     /// Everything is where it should be.
     Done,
-    /// Somebody ended it.
+    /// An administrator ended it, or the leader because it could not go on.
     Cancelled,
     /// A node was failed over meanwhile.
     Interrupted,

@@ -104,6 +104,13 @@ impl View {
         is_gone || self.has_let_go(id, bucket, revision)
     }
 
+    /// Why a node has had no connection for long to another one that is alive, whose copies of a bucket it follows, as it
+    /// says; `None` if it does not say so.
+    pub fn link_down(&self, bucket: &str, follower: NodeId, source: NodeId) -> Option<&str> {
+        self.alive(source)?;
+        Some(self.report(follower)?.links_down.get(bucket)?.get(&source)?.as_str())
+    }
+
     /// Whether a node says that its copy of a vBucket is damaged.
     pub fn is_damaged(&self, id: NodeId, bucket: &str, vb: u16) -> bool {
         let damaged = self.report(id).and_then(|report| report.damaged.get(bucket));

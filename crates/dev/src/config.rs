@@ -268,6 +268,7 @@ fn instead_of(error: &ClusterError) -> &'static str {
         Refused::Unsafe(_) => {
             "; start, thaw or join the others first, or give force=true if writes may be lost"
         }
+        Refused::NotFollowed { .. } => "; start it first, or give force=true if writes may be lost",
         Refused::LastNode => "; start or recover another node first",
         Refused::CannotHandOver(_) => ", or with mode=hard",
         Refused::NodeDown(_) => "; start, thaw or join it first, or fail it over",

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use ::cluster::{Command, LeaderConfig, MemoryStore, Store};
+use ::cluster::state::Outcome;
+use ::cluster::{Command, LeaderConfig, MemoryStore, NodeId, Store, View};
 use base::env::Env;
 use ca::Ca;
 use node::cluster::{Cluster, ClusterConfig};
@@ -41,7 +42,11 @@ impl Member {
         let server = support::start_member_with(&folder.path().join("data"), &lines);
         let config = ClusterConfig {
             lease_ttl: Duration::from_secs(2),
-            leader: LeaderConfig { choice_patience: Duration::from_millis(500), ..LeaderConfig::default() },
+            leader: LeaderConfig {
+                choice_patience: Duration::from_millis(500),
+                stall_patience: Duration::from_secs(1),
+                ..LeaderConfig::default()
+            },
         };
         let cluster = Cluster::join(Arc::clone(server.node()), Arc::clone(store), config).expect("it joins");
         assert!(cluster.wait_until_served(SOON), "it is let in");
@@ -62,21 +67,22 @@ impl Member {
     }
 }
 
+/// Asks a node for something until it has read of the other one.
+fn ask(member: &Member, command: &Command) {
+    let mut last = member.cluster.ask(command).map(drop);
+    for _ in 0..200 {
+        if last.is_ok() {
+            break;
+        }
+        member.cluster.wait_for_news(Duration::from_millis(100));
+        last = member.cluster.ask(command).map(drop);
+    }
+    assert!(last.is_ok(), "{command:?}: {last:?}");
+}
+
 /// Two active nodes with a bucket that has a replica, which every write waits for.
 fn pair(first: Member, second: Member) -> [Member; 2] {
-    let ask = |command: &Command| {
-        // Until it has read of the other one.
-        let mut last = first.cluster.ask(command).map(drop);
-        for _ in 0..200 {
-            if last.is_ok() {
-                break;
-            }
-            first.cluster.wait_for_news(Duration::from_millis(100));
-            last = first.cluster.ask(command).map(drop);
-        }
-        assert!(last.is_ok(), "{command:?}: {last:?}");
-    };
-    ask(&Command::Rebalance { eject: Vec::new() });
+    ask(&first, &Command::Rebalance { eject: Vec::new() });
     let both = |member: &Member| {
         member.cluster.wait_until(SOON, |view, _| {
             view.state.rebalance.is_none() && view.state.nodes.keys().all(|id| view.state.is_active(*id))
@@ -172,6 +178,46 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
     let (code, body) = http(&members[0].server, "GET", "/healthz", "");
     assert!(code == 503 && body.contains("has had no connection to n_") && body.contains("TLS: "), "{body}");
     members.into_iter().for_each(Member::stop);
+}
+
+/// The new node reaches the first one, which refuses its certificate: what the new node takes over has no replica.
+#[test]
+fn a_node_that_is_not_followed_gets_no_share_in_silence() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
+    let (ca, other) = (Ca::new(), Ca::new());
+    let first = Member::start(&ca, &ca, "all", &store);
+    let body = "name=default&ramQuotaMB=100&replicaNumber=1";
+    let (code, text) = http(&first.server, "POST", "/pools/default/buckets", body);
+    assert_eq!(code, 202, "{text}");
+    let second = Member::start(&other, &ca, "all", &store);
+    ask(&first, &Command::Rebalance { eject: Vec::new() });
+    let has_ended = |view: &View| view.state.rebalance.is_none() && view.state.finished.is_some();
+    assert!(first.cluster.wait_until(SOON, |view, _| has_ended(view)), "it ends");
+    let view = first.cluster.view().expect("it has read the state");
+    let finished = view.state.finished.as_ref().expect("one has ended");
+    let why = finished.why.as_deref().unwrap_or_default();
+    assert_eq!(finished.outcome, Outcome::Cancelled, "{finished:?}");
+    assert!(why.contains("n_1 has had no connection to n_2") && why.contains("TLS: "), "{why}");
+    let (code, tasks) = http(&first.server, "GET", "/pools/default/tasks", "");
+    assert!(code == 200 && tasks.contains("n_1 has had no connection to n_2"), "{tasks}");
+    // One vBucket was tried, and is known to have no replica.
+    let bucket = &view.state.buckets["default"];
+    let taken: Vec<u16> = bucket.vbuckets().filter(|vb| bucket.active(*vb) == Some(NodeId(2))).collect();
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    let key = (0..).map(|n| format!("k{n}")).find(|key| vb(key.as_bytes()).0 == taken[0]).expect("some key");
+    let is_written = (0..2_000).any(|_| {
+        let mut client = Client::connect(&second.server, "default", &[]);
+        let taken = client.set(key.as_bytes(), b"value") == Some(Status::Success);
+        taken || second.cluster.wait_until(Duration::from_millis(10), |_, _| false)
+    });
+    assert!(is_written, "the node that took it over serves it");
+    second.stop();
+    assert!(first.cluster.wait_until(SOON, |view, _| view.alive(NodeId(2)).is_none()), "it is gone");
+    let (code, text) = http(&first.server, "POST", "/controller/failOver", "otpNode=n_2");
+    assert!(code == 400 && text.contains("could be lost"), "{code}: {text}");
+    let (code, text) = http(&first.server, "POST", "/controller/failOver", "otpNode=n_2&allowUnsafe=true");
+    assert_eq!(code, 200, "{text}");
+    first.stop();
 }
 
 /// Asks both nodes to write, which waits for a replica at the one that is active, until it is told to end.

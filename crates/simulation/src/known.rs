@@ -49,6 +49,8 @@ pub enum Simulator {
     Conflicts,
     /// The same: of what fits into the coordination store, `crates/cluster/tests/sizes.rs`.
     Sizes,
+    /// The same: of links between nodes that stay down, `crates/cluster/tests/links.rs`.
+    Links,
     /// The same: of states of a store that was restored, `crates/cluster/src/membership.rs`.
     Branches,
     /// The same: of what goes on while a vBucket goes back, `crates/engine/tests/rollback.rs`.
@@ -129,6 +131,8 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::PartOfSnapshotCounts, Simulator::Logic, 3832),
     (Bug::HandedOverComesBack, Simulator::Logic, 1),
     (Bug::LossesIgnored, Simulator::Logic, 38),
+    (Bug::CutOffCopyCounts, Simulator::Links, 0),
+    (Bug::TakeoverNotProven, Simulator::Links, 0),
     (Bug::ChosenByFew, Simulator::Logic, 443),
     (Bug::BlindWrite, Simulator::Logic, 4),
     (Bug::SameLife, Simulator::Logic, 137),
@@ -137,7 +141,7 @@ pub const KNOWN: &[(Bug, Simulator, u64)] = &[
     (Bug::ReportWithoutPrepares, Simulator::Logic, 7289),
     (Bug::StreamBeforeAdmission, Simulator::Logic, 180),
     (Bug::HeldCopyFollows, Simulator::Logic, 2392),
-    (Bug::SilentStaysInChain, Simulator::Logic, 23412),
+    (Bug::SilentStaysInChain, Simulator::Logic, 9151),
     (Bug::FenceStaysShut, Simulator::Logic, 14),
     (Bug::AdmissionWaits, Simulator::Logic, 11),
     (Bug::StrandedForEver, Simulator::Logic, 98),

@@ -49,6 +49,7 @@ fn new_leader() -> Leader {
         moves_per_node: 3,
         choice_patience: Duration::from_millis(400),
         longest_look: Duration::from_secs(1),
+        stall_patience: Duration::from_secs(2),
     })
 }
 

@@ -33,6 +33,7 @@ pub(super) fn apply(view: &View, command: &Command) -> Result<State, Refused> {
                 target: Vec::new(),
                 missing: BTreeMap::new(),
                 forgot: BTreeMap::new(),
+                links_down: BTreeMap::new(),
                 steps: BTreeMap::new(),
                 flushes: 0,
                 flushing: None,

@@ -1,5 +1,9 @@
 //! Hard failover: a node has no share any more, and for what it was active for the best copy is looked for.
 
+use std::collections::BTreeSet;
+
+use base::planted::{self, Bug};
+
 use super::{Refused, node_of};
 use crate::state::{Bucket, Finished, NodeId, Outcome, State, Status, Step};
 use crate::state::{majority, present};
@@ -20,16 +24,39 @@ pub(super) fn check(view: &View, id: NodeId, force: bool) -> Result<(), Refused>
         return Err(Refused::LastNode);
     }
     match losses(&view.state, view, id) {
-        (0, 0) => Ok(()),
-        (0, unsafe_) => Err(Refused::Unsafe(unsafe_)),
-        (last, _) => Err(Refused::LastCopy(last)),
+        Losses { last: last @ 1.., .. } => Err(Refused::LastCopy(last)),
+        Losses { unsafe_: unsafe_ @ 1.., .. } => Err(Refused::Unsafe(unsafe_)),
+        Losses { behind: behind @ 1.., followers, .. } => {
+            let followers = followers.into_iter().collect();
+            Err(Refused::NotFollowed { node: id, vbuckets: behind, followers })
+        }
+        _ => Ok(()),
     }
 }
 
-/// How many vBuckets of a document would lose their last copy without a node, and of how many durable writes could be
-/// lost, those being alive that the view says.
-pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
-    let (mut last, mut unsafe_) = (0, 0);
+/// Of how many vBuckets a failover would lose something.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// The last copy.
+    last: usize,
+    /// Durable writes, perhaps.
+    unsafe_: usize,
+    /// What changed while no copy that is left had a connection to the node.
+    behind: usize,
+    /// The nodes with these copies.
+    followers: BTreeSet<NodeId>,
+}
+
+impl Losses {
+    /// Whether nothing would be lost that is known.
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Losses::default()
+    }
+}
+
+/// What the vBuckets of a document would lose without a node, those being alive that the view says.
+pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> Losses {
+    let mut losses = Losses::default();
     for (name, bucket) in &state.buckets {
         for vb in bucket.vbuckets().filter(|vb| bucket.chain(*vb).contains(&Some(id))) {
             let (chain, step) = (bucket.chain(vb), bucket.steps.get(&vb));
@@ -52,12 +79,18 @@ pub(crate) fn losses(state: &State, view: &View, id: NodeId) -> (usize, usize) {
                 Some(Step::Settle { .. }) => true,
                 _ => false,
             };
-            last += usize::from(live.is_empty());
+            losses.last += usize::from(live.is_empty());
             let too_few = present(chain).count() - sure >= majority(chain);
-            unsafe_ += usize::from(!live.is_empty() && (is_needed || too_few));
+            losses.unsafe_ += usize::from(!live.is_empty() && (is_needed || too_few));
+            let follows = |other: &NodeId| !bucket.is_link_down(*other, id);
+            let is_active = active == Some(id) && !is_open && !planted::is(Bug::CutOffCopyCounts);
+            if is_active && !live.is_empty() && !live.iter().any(follows) {
+                losses.behind += 1;
+                losses.followers.extend(live);
+            }
         }
     }
-    (last, unsafe_)
+    losses
 }
 
 /// The document in which a node is failed over. What was being moved stops.
@@ -97,8 +130,12 @@ pub(super) fn interrupt(state: &mut State) {
     let since = state.revision;
     state.buckets.values_mut().for_each(|bucket| stop_moving(bucket, since));
     if let Some(rebalance) = state.rebalance.take() {
-        state.finished =
-            Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome: Outcome::Interrupted });
+        state.finished = Some(Finished {
+            id: rebalance.id,
+            purpose: rebalance.purpose,
+            outcome: Outcome::Interrupted,
+            why: None,
+        });
     }
 }
 

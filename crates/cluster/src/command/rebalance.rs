@@ -197,15 +197,25 @@ pub(crate) fn repair(view: &View) -> Option<State> {
 
 fn moving(mut state: State, purpose: Purpose) -> State {
     let total = u32::try_from(state.to_move()).unwrap_or(u32::MAX);
-    state.rebalance = Some(Rebalance { id: state.revision, purpose, total, cancelled: false });
+    state.rebalance = Some(Rebalance { id: state.revision, purpose, total, cancelled: false, why: None });
     state
 }
 
 pub(super) fn cancel(state: &State) -> Result<State, Refused> {
-    let mut state = state.next();
-    state.rebalance.as_mut().ok_or(Refused::NotRebalancing)?.cancelled = true;
-    for bucket in state.buckets.values_mut() {
-        bucket.steps.retain(|_, step| *step != Step::Build);
+    if state.rebalance.is_none() {
+        return Err(Refused::NotRebalancing);
     }
+    let mut state = state.next();
+    give_up_moves(&mut state, None);
     Ok(state)
+}
+
+/// What was not handed over yet stays where it was: who would get it may be down, and then what is waited for never comes.
+/// The chain has all durable writes, also those that waited for the target.
+pub(crate) fn give_up_moves(state: &mut State, why: Option<String>) {
+    let Some(rebalance) = &mut state.rebalance else { return };
+    (rebalance.cancelled, rebalance.why) = (true, why);
+    for bucket in state.buckets.values_mut() {
+        bucket.steps.retain(|_, step| !matches!(step, Step::Build | Step::Both { .. }));
+    }
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use base::VbState;
 use base::planted::{self, Bug};
 
-use super::Leader;
+use super::{Leader, links};
 use crate::command;
-use crate::state::{Bucket, Chain, Finished, NodeId, Outcome, Purpose, State, Status, Step, present};
+use crate::state::{
+    Bucket, Chain, Finished, NodeId, Outcome, Purpose, Rebalance, State, Status, Step, present,
+};
 use crate::view::View;
 
 /// What copies must have reached before a vBucket's next step.
@@ -20,12 +22,12 @@ pub(super) struct Goal {
 }
 
 /// One vBucket that is being moved.
-struct Move<'a> {
-    view: &'a View,
-    name: &'a str,
-    bucket: &'a Bucket,
-    vb: u16,
-    step: &'a Step,
+pub(super) struct Move<'a> {
+    pub(super) view: &'a View,
+    pub(super) name: &'a str,
+    pub(super) bucket: &'a Bucket,
+    pub(super) vb: u16,
+    pub(super) step: &'a Step,
 }
 
 impl Move<'_> {
@@ -41,8 +43,16 @@ impl Leader {
     pub(super) fn move_on(&mut self, view: &View, now: Duration) -> Option<State> {
         let Some(rebalance) = &view.state.rebalance else {
             self.stranded.clear();
+            self.followed.clear();
+            self.progress = None;
             return None;
         };
+        if let Some(why) = self.stalled(view, now) {
+            let mut state = view.state.next();
+            command::give_up_moves(&mut state, Some(why));
+            finish(view, &mut state);
+            return Some(state);
+        }
         if !rebalance.cancelled && is_idle(&view.state) && is_needed(&rebalance.purpose, &view.state, view) {
             return None;
         }
@@ -76,7 +86,9 @@ impl Leader {
             for (vb, step) in bucket.steps.iter().filter(|(_, step)| matches!(step, Step::Settle { .. })) {
                 let Some(active) = bucket.active(*vb) else { continue };
                 let a_move = Move { view, name, bucket, vb: *vb, step };
-                if self.have_caught_up(&a_move, active, &bucket.map[usize::from(*vb)]) {
+                let chain = &bucket.map[usize::from(*vb)];
+                if self.have_caught_up(&a_move, active, chain) {
+                    self.note_followed(name, chain);
                     let state = next.get_or_insert_with(|| view.state.next());
                     if let Some(bucket) = state.buckets.get_mut(name) {
                         bucket.steps.remove(vb);
@@ -112,13 +124,14 @@ impl Leader {
             Step::Build => {
                 next.steps.insert(a_move.vb, Step::Both { since });
             }
+            Step::Both { .. } if !stays && !self.may_take_over(a_move, next) => {}
             Step::Both { .. } if !stays => {
                 next.steps.insert(a_move.vb, Step::TakeOver { since });
             }
             _ => {
                 next.map[usize::from(a_move.vb)] = target.clone();
                 next.note_present(a_move.vb);
-                if next.forgot.contains_key(&a_move.vb) {
+                if next.forgot.contains_key(&a_move.vb) || self.is_unproven(a_move) {
                     next.steps.insert(a_move.vb, Step::Settle { since });
                 } else {
                     next.steps.remove(&a_move.vb);
@@ -162,7 +175,8 @@ impl Leader {
         })
     }
 
-    /// A takeover whose last message was lost leaves nobody active: then the better copy is looked for.
+    /// A takeover whose last message was lost leaves nobody active: then the better copy is looked for. So it is if the
+    /// taker is gone and the rebalance is to end: as long as the other end serves, nothing was handed over.
     fn give_up_stranded(&mut self, a_move: &Move<'_>, next: &mut Bucket, now: Duration) {
         let Step::TakeOver { since } = *a_move.step else { return };
         let key = (a_move.name.to_owned(), a_move.vb, since);
@@ -172,7 +186,7 @@ impl Leader {
             .into_iter()
             .flatten()
             .all(|id| a_move.role_since(id, since).is_some_and(|role| role != Some(VbState::Active)));
-        if !is_stranded {
+        if !is_stranded && !is_left_by_taker(a_move, taker, since) {
             self.stranded.remove(&key);
             return;
         }
@@ -216,6 +230,14 @@ impl Leader {
     }
 }
 
+/// Whether a rebalance that is to end waits for a taker that is gone, while the other end has handed nothing over.
+fn is_left_by_taker(a_move: &Move<'_>, taker: Option<NodeId>, since: u64) -> bool {
+    let is_to_end = a_move.view.state.rebalance.as_ref().is_some_and(|rebalance| rebalance.cancelled);
+    let is_gone = taker.is_some_and(|taker| a_move.view.alive(taker).is_none());
+    let serves = |id| a_move.role_since(id, since) == Some(Some(VbState::Active));
+    is_to_end && is_gone && a_move.bucket.active(a_move.vb).is_some_and(serves)
+}
+
 /// A copy that its node cannot build does not come back now: it is missing again, and the others go on without it.
 fn give_up_building(a_move: &Move<'_>, next: &mut Bucket) -> bool {
     let Move { view, name, bucket, vb, step } = *a_move;
@@ -250,7 +272,7 @@ fn is_idle(state: &State) -> bool {
 /// missing without which it may be the only one that has something.
 fn is_needed(purpose: &Purpose, state: &State, view: &View) -> bool {
     match purpose {
-        Purpose::GracefulFailover { node } => command::losses(state, view, *node) != (0, 0),
+        Purpose::GracefulFailover { node } => !command::losses(state, view, *node).is_nothing(),
         _ => false,
     }
 }
@@ -258,9 +280,12 @@ fn is_needed(purpose: &Purpose, state: &State, view: &View) -> bool {
 /// Ends a rebalance that has nothing left to do.
 fn finish(view: &View, state: &mut State) -> bool {
     let Some(rebalance) = &state.rebalance else { return false };
-    let under_way = state.buckets.values().any(|bucket| !bucket.steps.is_empty());
+    // A chain that settles goes on to do so when a rebalance has ended early: nothing of it is being moved.
+    let waits = |step: &Step| !rebalance.cancelled || !matches!(step, Step::Settle { .. });
+    let under_way = state.buckets.values().any(|bucket| bucket.steps.values().any(waits));
     let left = state.to_move() > 0;
-    if under_way || (left && !rebalance.cancelled) {
+    let is_cut_off = || rebalance.purpose.lets_nobody_leave() && links::in_the_way(view, state).is_some();
+    if under_way || (!rebalance.cancelled && (left || is_cut_off())) {
         return false;
     }
     let is_needed = !left && is_needed(&rebalance.purpose, state, view);
@@ -268,7 +293,8 @@ fn finish(view: &View, state: &mut State) -> bool {
         return false;
     }
     let rebalance = rebalance.clone();
-    let outcome = if left || is_needed { Outcome::Cancelled } else { Outcome::Done };
+    let outcome =
+        if left || is_needed || rebalance.why.is_some() { Outcome::Cancelled } else { Outcome::Done };
     for bucket in state.buckets.values_mut() {
         bucket.target.clear();
     }
@@ -287,6 +313,7 @@ fn finish(view: &View, state: &mut State) -> bool {
             }
         }
     }
-    state.finished = Some(Finished { id: rebalance.id, purpose: rebalance.purpose, outcome });
+    let Rebalance { id, purpose, why, .. } = rebalance;
+    state.finished = Some(Finished { id, purpose, outcome, why: why.filter(|_| outcome != Outcome::Done) });
     true
 }

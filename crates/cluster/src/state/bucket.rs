@@ -121,6 +121,11 @@ pub struct Bucket {
     /// What is under way, by vBucket.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<u16, Step>,
+    /// Nodes that have had no connection for long to nodes that they follow, by the one that follows: their copies miss
+    /// what changes there. It outlives what the nodes report, so that it is known when one of them is gone. Versions
+    /// before this field drop it when they write.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links_down: BTreeMap<NodeId, BTreeSet<NodeId>>,
     /// How often all documents were removed at once. A node that has done so less often does it before anything else.
     #[serde(default)]
     pub flushes: u64,
@@ -189,6 +194,11 @@ impl Bucket {
     /// Whether what a node has of a vBucket proves nothing.
     pub fn has_forgotten(&self, vb: u16, id: NodeId) -> bool {
         self.forgot.get(&vb).is_some_and(|forgot| forgot.contains(&id))
+    }
+
+    /// Whether a node has had no connection for long to one that it follows, when both were seen last.
+    pub fn is_link_down(&self, follower: NodeId, source: NodeId) -> bool {
+        self.links_down.get(&follower).is_some_and(|sources| sources.contains(&source))
     }
 
     /// Notes who was in a vBucket's chain and said nothing.

@@ -52,6 +52,8 @@ struct Map {
     missing: BTreeMap<NodeId, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     forgot: BTreeMap<NodeId, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    links_down: BTreeMap<NodeId, BTreeSet<NodeId>>,
 }
 
 impl Asked {
@@ -104,12 +106,13 @@ impl Map {
             steps: steps.into_iter().map(|(step, vbs)| (step, compact::ranges(&vbs))).collect(),
             missing: by_node(&mut { missing }),
             forgot: by_node(&mut { forgot }),
+            links_down: bucket.links_down.clone(),
         }
     }
 
     fn is_same(one: &Bucket, other: &Bucket) -> bool {
-        (&one.map, &one.target, &one.steps, &one.missing, &one.forgot)
-            == (&other.map, &other.target, &other.steps, &other.missing, &other.forgot)
+        (&one.map, &one.target, &one.steps, &one.missing, &one.forgot, &one.links_down)
+            == (&other.map, &other.target, &other.steps, &other.missing, &other.forgot, &other.links_down)
     }
 
     fn put_into(self, name: &str, bucket: &mut Bucket) -> Result<(), Invalid> {
@@ -122,6 +125,7 @@ impl Map {
         for (step, text) in self.steps {
             bucket.steps.extend(vbs(&text)?.into_iter().map(|vb| (vb, step.clone())));
         }
+        bucket.links_down = self.links_down;
         bucket.missing.clear();
         for (id, text) in self.missing {
             let ids = (id != NOBODY).then_some(id);

@@ -318,5 +318,6 @@ fn new_leader() -> Leader {
         moves_per_node: 2,
         choice_patience: Duration::from_millis(300),
         longest_look: LONGEST_LOOK,
+        stall_patience: Duration::from_secs(1),
     })
 }

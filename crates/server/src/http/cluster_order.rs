@@ -121,6 +121,9 @@ fn what_to_do(why: &Refused) -> String {
         Refused::Unsafe(_) => {
             "; start those nodes, or give these writes up (stave cluster failover NODE --unsafe)".to_owned()
         }
+        Refused::NotFollowed { node, .. } => format!(
+            "; start {node} and mend that link, or give these writes up (stave cluster failover {node} --unsafe)"
+        ),
         Refused::NodeDown(id) => format!("; start it, or fail it over first (stave cluster failover {id})"),
         Refused::WrongStatus(id, Status::FailedOver) => format!(
             "; `stave cluster add {id}` takes it back, `stave cluster rebalance` lets it leave"

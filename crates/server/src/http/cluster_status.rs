@@ -200,6 +200,9 @@ fn task(document: Option<&Document>) -> Value {
         if finished.is_some_and(|finished| finished.outcome == Outcome::Interrupted) {
             task["errorMessage"] = json!("Rebalance failed: a node was failed over meanwhile");
         }
+        if let Some(why) = finished.and_then(|finished| finished.why.as_ref()) {
+            task["errorMessage"] = json!(format!("Rebalance failed: {why}"));
+        }
         if let Some(finished) = finished {
             task["lastReportId"] = json!(finished.id.to_string());
         }

@@ -3,6 +3,9 @@
 mod picture;
 mod waiting;
 
+use std::cell::RefCell;
+use std::time::Duration;
+
 use anyhow::bail;
 use base::env::Env;
 use clap::{Args, Subcommand};
@@ -13,6 +16,12 @@ use crate::cli::Outcome;
 use crate::client::HttpTarget;
 use crate::output::print;
 use waiting::until;
+
+/// So long an end of a rebalance may wait for a node that is down before it is told.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
+/// What no cluster can know of a node that is gone.
+const LOST_WITH_IT: &str =
+    "; changes without a durability level that it had not sent to a replica yet are lost";
 
 /// Look at a cluster, and change who is in it.
 #[derive(Clone, Debug, Args)]
@@ -146,12 +155,7 @@ pub fn run(env: &Env, flags: &ClusterFlags) -> anyhow::Result<Outcome> {
             let flags = [("allowUnsafe", *unsafe_), ("nodeStopped", *stopped)];
             fail_over(env, to, node, path, &flags)?
         }
-        What::Rebalance { stop: true, to, .. } => {
-            let target = to.target()?;
-            target.form("/controller/stopRebalance", &[])?;
-            until(env, &target, &is_quiet)?;
-            done(to, "the rebalance has ended", &target)?
-        }
+        What::Rebalance { stop: true, to, .. } => stop_rebalance(env, to)?,
         What::Rebalance { eject, no_wait, to, .. } => {
             let target = to.target()?;
             // A node without a cluster says so at once, and is not asked again as one that does not answer.
@@ -198,8 +202,45 @@ fn is_no_repair(cluster: &Value) -> bool {
     cluster["state"]["rebalance"]["purpose"] != "repair"
 }
 
+/// An end that waits for a node which is down is told: it may never come back.
+fn stop_rebalance(env: &Env, to: &To) -> anyhow::Result<String> {
+    let target = to.target()?;
+    target.form("/controller/stopRebalance", &[])?;
+    let went_on = RefCell::new((Value::Null, env.clock.monotonic()));
+    let is_still = |cluster: &Value| {
+        let (mut went_on, now) = (went_on.borrow_mut(), env.clock.monotonic());
+        if went_on.0 != cluster["state"]["revision"] {
+            *went_on = (cluster["state"]["revision"].clone(), now);
+        }
+        now - went_on.1 >= STOPS_WITHIN && !down(cluster).is_empty()
+    };
+    let cluster = until(env, &target, &|cluster| is_quiet(cluster) || is_still(cluster))?;
+    if !is_quiet(&cluster) {
+        let nodes = down(&cluster);
+        bail!(
+            "nothing new is begun, and the rebalance has not ended: vBuckets wait for {}, which the cluster does not reach; \
+             start each of them, or fail it over (stave cluster failover {})",
+            nodes.join(", "),
+            nodes[0]
+        );
+    }
+    done(to, "the rebalance has ended", &target)
+}
+
+/// Nodes with a share whose leases are out.
+fn down(cluster: &Value) -> Vec<String> {
+    let nodes = cluster["state"]["nodes"].as_object().into_iter().flatten();
+    let active = nodes.filter(|(_, node)| node["status"] == "active").map(|(id, _)| format!("n_{id}"));
+    active.filter(|id| !is_up(cluster, id)).collect()
+}
+
 /// An error if the last rebalance did not come to its end.
 fn rebalanced(cluster: &Value) -> anyhow::Result<()> {
+    if let Some(why) = cluster["state"]["finished"]["why"].as_str() {
+        bail!(
+            "it could not go on and has ended; what was moved stays where it is: {why}; mend that, and ask for it again"
+        );
+    }
     match cluster["state"]["finished"]["outcome"].as_str() {
         Some("done") => Ok(()),
         Some("cancelled") => bail!("somebody has stopped it; what was moved stays where it is"),
@@ -228,7 +269,8 @@ fn fail_over(env: &Env, to: &To, node: &str, path: &str, flags: &[(&str, bool)])
     if is_graceful {
         rebalanced(&cluster)?;
     }
-    done(to, &format!("{node} is failed over"), &target)
+    let lost = if is_graceful { "" } else { LOST_WITH_IT };
+    done(to, &format!("{node} is failed over{lost}"), &target)
 }
 
 /// Whether what is being moved is what this node hands over.

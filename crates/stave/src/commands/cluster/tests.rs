@@ -106,3 +106,23 @@ fn a_graceful_failover_that_is_given_up_stops_nothing_of_others() {
         assert_eq!(is_its_own(other.clone()), [false, false], "{other}");
     }
 }
+
+#[test]
+fn a_rebalance_that_could_not_go_on_says_why() {
+    let ended = |why: Option<&str>| {
+        let finished = json!({ "outcome": "cancelled", "why": why });
+        rebalanced(&json!({ "state": { "finished": finished } })).expect_err("it ended early").to_string()
+    };
+    let why =
+        "bucket b: n_1 has had no connection to n_2, whose copies it is to follow: TLS: bad certificate";
+    assert!(ended(Some(why)).contains(why));
+    assert!(ended(None).contains("somebody has stopped it"));
+}
+
+#[test]
+fn an_end_that_waits_for_nodes_names_those_with_a_share() {
+    let node = |status: &str| json!({ "status": status });
+    let nodes =
+        json!({ "1": node("active"), "2": node("active"), "3": node("failed_over"), "4": node("new") });
+    assert_eq!(down(&json!({ "alive": [1], "state": { "nodes": nodes } })), ["n_2"]);
+}
