@@ -216,8 +216,8 @@ impl Context<'_> {
     }
 
     /// Whether a user who lacks a privilege goes on all the same (record 223); not one who asks for another user.
-    fn lets_through(&self, privilege: Privilege) -> bool {
-        self.infos.impersonate.is_none() && lets_through(self.node, self.session, self.row.name, privilege)
+    pub(crate) fn lets_through(&self, privilege: Privilege) -> bool {
+        self.infos.impersonate.is_none() && lets_through(self.node, self.session, privilege)
     }
 
     /// Refuses a client that lacks a privilege which this request needs beyond those of its row.

@@ -17,11 +17,11 @@ use crate::commands::stats::denied_group;
 use crate::context::{Context, Finish, Outcome, denied, has_no_such_collection};
 use crate::counters::WorkerCounters;
 use crate::injections::apply::apply;
-use crate::let_through::lets_through;
+use crate::let_through::{lets_through, tell_let_through};
 use crate::long_work::LONG_BYTES;
 use crate::node::Node;
 use crate::output::Output;
-use crate::privilege::Privilege;
+use crate::privilege::{Privilege, Privileges};
 use crate::reply::{Envelope, Reply};
 use crate::roles::{Permission, Rights};
 use crate::session::Session;
@@ -163,11 +163,12 @@ fn handle(
     };
     let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
     desk.session.follow_manifest();
-    let (mine, admitted) = admitted(row, desk.node, desk.session, request);
+    let (lent, admitted) = admitted(row, desk.node, desk.session, request);
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
             let lacks = refused.lacks();
+            give_back(desk.session, lent);
             refuse(&mut reply, desk.node, desk.session, refused);
             kv::not_admitted(desk.node, desk.session, row, reply.answered(), lacks);
             return (reply.must_close().map_or(Outcome::Done, Outcome::Close), reply.answered());
@@ -186,9 +187,9 @@ fn handle(
         work_bytes: desk.work_bytes,
         reply,
     };
-    let kept = kept_from(&mut ctx, closed, desk.finish.is_none(), request);
-    if let Some(kept) = kept {
-        give_back(ctx.session, mine);
+    let is_first = desk.finish.is_none();
+    if let Some(kept) = kept_from(&mut ctx, closed, is_first, request) {
+        give_back(ctx.session, lent);
         return (kept, ctx.reply.answered());
     }
     note_asked(&mut ctx, desk.thread, request);
@@ -202,9 +203,20 @@ fn handle(
         Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
         outcome => outcome,
     };
-    give_back(ctx.session, mine);
+    let lacked = give_back(ctx.session, lent);
+    // What is finished was told of when it was carried out.
+    if !lacked.is_empty() && is_first && is_over(&outcome, desk.thread) {
+        tell_let_through(ctx.node, ctx.session, row.name, lacked, ctx.reply.answered());
+    }
+    note_answer(&ctx, request, &outcome);
+    let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
+    (outcome, ctx.reply.answered().or(ctx.reply.answered_elsewhere()))
+}
+
+/// Records what was answered, and counts it.
+fn note_answer(ctx: &Context<'_>, request: &Request<'_>, outcome: &Outcome) {
     if let Some(status) = ctx.reply.answered() {
-        kv::answered(&ctx, request, status);
+        kv::answered(ctx, request, status);
     }
     // A sync write that is prepared has found its document and its CAS.
     let prepared = matches!(outcome, Outcome::Prepared(_)).then_some(Status::Success);
@@ -213,25 +225,33 @@ fn handle(
     {
         ctx.session.times(ctx.node).of_worker(ctx.reply.worker()).tally.count(counted);
     }
-    let outcome = ctx.reply.must_close().map_or(outcome, Outcome::Close);
-    (outcome, ctx.reply.answered().or(ctx.reply.answered_elsewhere()))
 }
 
-/// Admits a request. With it come the session's own rights, if it goes on without those that it lacks.
+/// What a session has for one request that lacks privileges.
+struct Lent {
+    /// Its own rights.
+    mine: Rights,
+    /// Those and what the request lacks.
+    lent: Rights,
+}
+
+/// Admits a request. With it comes what the session is lent, if the request goes on without privileges that it needs.
 fn admitted<'a>(
     row: Option<&'static Row>,
     node: &Node,
     session: &mut Session,
     request: &Request<'a>,
-) -> (Option<Rights>, Result<Admitted<'a>, Refused>) {
+) -> (Option<Lent>, Result<Admitted<'a>, Refused>) {
     match admit_or_log_in(row, node, session, request) {
-        Err(refused) => debugged(row, node, session, request, refused),
+        Err(refused @ (Refused::UnknownCollection | Refused::Denied(..))) if node.privilege_debug.is_on() => {
+            debugged(row, node, session, request, refused)
+        }
         admitted => (None, admitted),
     }
 }
 
-/// What becomes of a request that is refused, on a node that lets those through which lack a privilege: it is admitted with all
-/// rights, and the session's own come with it, to be given back.
+/// What becomes of a request that is refused, on a node that lets those through which lack a privilege: it is admitted, and
+/// the session is lent what all requests of this command need; what this one needs beside that, its handler asks for.
 #[cold]
 fn debugged<'a>(
     row: Option<&'static Row>,
@@ -239,31 +259,47 @@ fn debugged<'a>(
     session: &mut Session,
     request: &Request<'a>,
     refused: Refused,
-) -> (Option<Rights>, Result<Admitted<'a>, Refused>) {
-    let lacking = match (&refused, row) {
-        (Refused::UnknownCollection, Some(row)) => row.privileges.missing_in(session.rights.whole),
-        _ => refused.lacks(),
-    };
-    let Some((privilege, row)) = lacking.zip(row).filter(|_| node.privilege_debug.is_on()) else {
-        return (None, Err(refused));
-    };
-    let mine = std::mem::replace(&mut session.rights, Rights::everything());
+) -> (Option<Lent>, Result<Admitted<'a>, Refused>) {
+    let Some(row) = row else { return (None, Err(refused)) };
+    let lent = session.rights.clone().with(row.privileges);
+    let mine = std::mem::replace(&mut session.rights, lent.clone());
     let admitted = admit(Some(row), session, request);
-    // It is refused for another reason, too, or asked for another user: whose privilege is missing is not known then.
-    if admitted.as_ref().map_or(true, |(_, infos, _)| infos.impersonate.is_some()) {
+    let lacked = match &admitted {
+        Ok((_, infos, key)) if infos.impersonate.is_none() => lacked(row, *key, &mine),
+        // It is refused for another reason, too, or asked for another user: whose privilege is missing is not known then.
+        _ => Privileges::NONE,
+    };
+    if lacked.is_empty() || !lacked.iter().all(|privilege| lets_through(node, session, privilege)) {
         session.rights = mine;
         return (None, Err(refused));
     }
-    let everything = std::mem::replace(&mut session.rights, mine.clone());
-    lets_through(node, session, row.name, privilege);
-    session.rights = everything;
-    (Some(mine), admitted)
+    (Some(Lent { mine, lent }), admitted)
 }
 
-/// Ends what [`debugged`] began. A handler that has changed what the session may do has done so for good.
-fn give_back(session: &mut Session, mine: Option<Rights>) {
-    if let Some(mine) = mine.filter(|_| session.rights.is_same(&Rights::everything())) {
+/// What `rights` lack of that which a command needs of all requests.
+fn lacked(row: &Row, key: DocKey<'_>, rights: &Rights) -> Privileges {
+    row.privileges.less(match row.extent {
+        Extent::Bucket | Extent::Node => rights.whole,
+        Extent::Collection => rights.in_collection(key.collection),
+        Extent::Somewhere => rights.anywhere(),
+    })
+}
+
+/// Ends what [`debugged`] began, and says which privileges were missing. A handler that has changed what the session may do has
+/// done so for good.
+fn give_back(session: &mut Session, lent: Option<Lent>) -> Privileges {
+    if let Some(Lent { mine, .. }) = lent.filter(|lent| session.rights.is_same(&lent.lent)) {
         session.rights = mine;
+    }
+    session.let_through.take()
+}
+
+/// Whether a request that had this outcome is not handled again.
+fn is_over(outcome: &Outcome, thread: Thread) -> bool {
+    match outcome {
+        Outcome::Done | Outcome::Close(_) | Outcome::Prepared(_) | Outcome::Then(_) => true,
+        Outcome::Later(_) => thread != Thread::Elsewhere,
+        Outcome::Again(_) | Outcome::Elsewhere => false,
     }
 }
 

@@ -16,13 +16,13 @@ use base::env::Env;
 use base::{SmallFile, SmallFileError};
 use serde::{Deserialize, Serialize};
 
-pub use crate::password_policy::PasswordPolicy;
+pub use crate::password_policy::{MOST_MIN_LENGTH, PasswordPolicy};
 use crate::roles::Grant;
 use crate::sasl::digest::Mechanism;
 use crate::sasl::hash::{HashKeys, HashSecret, Hashing};
 use crate::sasl::scram::{ScramKeys, ScramSecret};
 use crate::user::{LoginKeys, User};
-use crate::user_names::is_user_name;
+use crate::user_names::{NAME_RULE, is_user_name};
 use crate::written;
 use decoys::DecoyKey;
 use security::SecuritySettings;
@@ -275,11 +275,7 @@ fn check_guarded<'a>(actor: &User, grants: impl IntoIterator<Item = &'a Grant>) 
 
 /// Names of users and groups go into addresses and logs.
 fn check_name(field: &'static str, name: &str) -> Result<(), UsersRefusal> {
-    if !is_user_name(name) {
-        let what = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={}, no @ in front, no space at an end, and nothing that does not show.".to_owned();
-        return Err(UsersRefusal::Field(field, what));
-    }
-    Ok(())
+    if is_user_name(name) { Ok(()) } else { Err(UsersRefusal::Field(field, NAME_RULE.to_owned())) }
 }
 
 fn check_text(field: &'static str, text: &str) -> Result<(), UsersRefusal> {
@@ -602,8 +598,8 @@ impl KeptUsers {
 
     /// Changes what new passwords must have.
     pub fn set_policy(&mut self, policy: PasswordPolicy) -> Result<(), UsersRefusal> {
-        if policy.min_length > 100 {
-            let what = "The value of \"minLength\" must be in range from 0 to 100".to_owned();
+        if policy.min_length > MOST_MIN_LENGTH {
+            let what = format!("The value of \"minLength\" must be in range from 0 to {MOST_MIN_LENGTH}");
             return Err(UsersRefusal::Field("minLength", what));
         }
         self.policy = policy;

@@ -4,11 +4,13 @@
 //! *Guarantee:* nothing but `stave dev` switches it on: no setting, no configuration, no request and no role does, and `stave
 //! serve` has no way to it. A client that has not logged in, and a login, get nothing by it.
 
+use protocol::Status;
+
 use crate::audit::events::AuditEvent;
 use crate::audit::record::AuditRecord;
 use crate::audit::sessions::{in_bucket, record_of};
 use crate::node::Node;
-use crate::privilege::Privilege;
+use crate::privilege::{Privilege, Privileges};
 use crate::roles::roles_with;
 use crate::session::Session;
 use crate::user_data::UserData;
@@ -23,15 +25,36 @@ pub fn switch_on(node: &Node) {
     );
 }
 
-/// Whether a user who lacks a privilege for a command goes on all the same: then that is told and recorded.
+/// Whether a user who lacks a privilege goes on all the same; not if its client gave that up itself. [`tell_let_through`] tells of it once it
+/// is known what came of the request.
 #[cold]
-pub(crate) fn lets_through(
+pub(crate) fn lets_through(node: &Node, session: &Session, privilege: Privilege) -> bool {
+    let is_let = node.privilege_debug.is_on() && session.user.is_some() && !session.has_given_up(privilege);
+    if is_let {
+        session.let_through.set(session.let_through.get().with(privilege));
+    }
+    is_let
+}
+
+/// Tells and records each privilege that a command lacked. What every user would be answered alike is no matter of privileges:
+/// the vBucket is another node's, or there is no such collection.
+#[cold]
+pub(crate) fn tell_let_through(
     node: &Node,
     session: &Session,
     command: &'static str,
-    privilege: Privilege,
-) -> bool {
-    let Some(user) = session.user.as_ref().filter(|_| node.privilege_debug.is_on()) else { return false };
+    lacked: Privileges,
+    answered: Option<Status>,
+) {
+    use Status::{NotMyVbucket, UnknownCollection, UnknownScope};
+    if matches!(answered, Some(NotMyVbucket | UnknownCollection | UnknownScope)) {
+        return;
+    }
+    lacked.iter().for_each(|privilege| tell_of(node, session, command, privilege));
+}
+
+fn tell_of(node: &Node, session: &Session, command: &'static str, privilege: Privilege) {
+    let Some(user) = session.user.as_ref() else { return };
     let held: Vec<&str> = session.rights.anywhere().iter().map(Privilege::name).collect();
     let record = in_bucket(record_of(AuditEvent::PrivilegeDebug, session), session);
     let record = record.with("command", command).with("privilege", privilege.name());
@@ -44,5 +67,4 @@ pub(crate) fn lets_through(
             "a user lacks a privilege, and was let through"
         );
     }
-    true
 }

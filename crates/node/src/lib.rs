@@ -103,7 +103,7 @@ pub(crate) mod timer;
 pub mod turn_clock;
 pub mod user;
 pub mod user_data;
-mod user_names;
+pub mod user_names;
 pub mod version;
 pub mod wake_queue;
 mod written;

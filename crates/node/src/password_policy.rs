@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The longest password, in bytes.
 const MOST_PASSWORD_BYTES: usize = 1_024;
 
+/// The largest `minLength`.
+pub const MOST_MIN_LENGTH: usize = 100;
+
 /// What new passwords must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

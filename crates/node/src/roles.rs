@@ -85,10 +85,16 @@ impl Grant {
         })
     }
 
-    /// Reads grants separated by commas; else those that are none, each with what is wrong.
+    /// Reads grants separated by commas, none if there is no text; else those that are none, each with what is wrong.
     pub fn parse_list(text: &str) -> Result<Vec<Grant>, Vec<NoGrant>> {
         let (mut grants, mut wrong) = (Vec::new(), Vec::new());
-        for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+        let is_none = text.trim().is_empty();
+        for one in text.split(',').map(str::trim).filter(|_| !is_none) {
+            if one.is_empty() {
+                let why = "a comma has no role before or behind it".to_owned();
+                wrong.push(NoGrant { text: String::new(), why });
+                continue;
+            }
             match Grant::read(one) {
                 Ok(grant) => grants.push(grant),
                 Err(why) => wrong.push(NoGrant { text: one.to_owned(), why }),

@@ -1,5 +1,6 @@
 //! What a connection has agreed on with its client.
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -48,6 +49,8 @@ pub struct Session {
     pub rights: Rights,
     /// What the client gave up.
     dropped: Privileges,
+    /// What the request under way lacks and is let through without (record 223).
+    pub let_through: Cell<Privileges>,
     /// The edition of the node's users that the rights are from.
     users_edition: u64,
     /// The selected bucket.
@@ -167,6 +170,11 @@ impl Session {
     /// Whether a user has logged in.
     pub fn is_authenticated(&self) -> bool {
         self.user.is_some()
+    }
+
+    /// Whether the client gave a privilege up.
+    pub(crate) fn has_given_up(&self, privilege: Privilege) -> bool {
+        self.dropped.has(privilege)
     }
 
     /// Whether the client may do something in the whole of its bucket.

@@ -3,8 +3,12 @@
 /// Bytes of the name of a user or group.
 const MOST_NAME_BYTES: usize = 128;
 
+/// The rule of [`is_user_name`], in words.
+pub const NAME_RULE: &str = "Names have 1 to 128 bytes, none of ()<>,;:\\\"/[]?={}, no @ in front, no space at an end, and \
+                             nothing that does not show.";
+
 /// Whether a user or a group that is made while the node runs can have a name: these go into addresses and logs, too.
-pub(crate) fn is_user_name(name: &str) -> bool {
+pub fn is_user_name(name: &str) -> bool {
     let is_plain = !name.contains(|c: char| "()<>,;\\\"/[]?={}".contains(c) || is_invisible(c));
     // One that reads like another one is taken for it in logs.
     can_log_in(name) && is_plain && name.trim() == name

@@ -71,13 +71,11 @@ fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8])
 /// What users do over HTTP.
 fn use_http(server: &Server) {
     taken(server, "PUT", ANN, &format!("password={SECRET}&roles=data_reader[default]&name=Ann"));
+    let (eve, form) = ("/settings/rbac/users/local/eve", format!("password={SECRET}&roles=security_admin"));
     // A form that a reader of JSON would take for an object.
-    taken(
-        server,
-        "PUT",
-        "/settings/rbac/users/local/eve",
-        &format!("{{=1&password={SECRET}&roles=security_admin"),
-    );
+    let (code, told) = http(server, "PUT", eve, &format!("{{=1&{form}"));
+    assert!(code == 400 && told.contains("not JSON"), "{code} {told}");
+    taken(server, "PUT", eve, &form);
     taken(server, "GET", "/settings/rbac/backup", "");
     taken(server, "PUT", "/settings/rbac/groups/readers", "roles=data_reader[*]&description=All");
     taken(server, "DELETE", "/settings/rbac/groups/readers", "");
@@ -219,6 +217,8 @@ const LIST: &[(u64, &str, &str, &str)] = &[
     (8263, "Administrator", "/bucket_name", "default"),
     (8264, "stranger", "/raw_url", "/pools"),
     (8275, "reader", "/raw_url", ANN),
+    (8275, "reader", "/method", "DELETE"),
+    (8275, "reader", "/permissions/0", "SecurityManagement"),
     (8240, "Administrator", "/failure_policy", "count"),
     (8194, "Administrator", "/identity/user", "ann"),
     (20_480, "Administrator", "/stream_name", "stream-1"),

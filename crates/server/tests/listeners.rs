@@ -132,11 +132,24 @@ fn checked(
     is_member: bool,
     lines: &str,
 ) -> Result<Vec<String>, String> {
+    let write = |folder: &Path| {
+        let ca = Ca::new();
+        ca.write_for(folder, names, purposes);
+        ca.pem()
+    };
+    checked_with(write, is_member, lines)
+}
+
+/// The same with the certificate that `write` puts into a folder, and the CAs that it says.
+fn checked_with(
+    write: impl Fn(&Path) -> String,
+    is_member: bool,
+    lines: &str,
+) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().expect("a folder");
-    let ca = Ca::new();
-    let (certificate, key) = ca.write_for(folder.path(), names, purposes);
-    let roots = folder.path().join("ca.pem");
-    std::fs::write(&roots, ca.pem()).expect("written");
+    let file = |name: &str| folder.path().join(name);
+    let (certificate, key, roots) = (file("node.pem"), file("node.key"), file("ca.pem"));
+    std::fs::write(&roots, write(folder.path())).expect("written");
     let settings = format!(
         "password = \"password\"\ntls-cert = {certificate:?}\ntls-key = {key:?}\ntls-ca = {roots:?}\n{lines}"
     );
@@ -176,4 +189,50 @@ fn a_certificate_that_other_nodes_would_refuse_is_refused() {
     }
     let warned = checked(&names, &both[1..], false, "").expect("a start would succeed").join("\n");
     assert!(warned.contains("has no serverAuth"), "{warned}");
+    let all = "cluster-encryption = \"all\"";
+    let refused = checked(&names, &both[1..], true, all).expect_err("no start");
+    assert!(
+        refused.contains("has no serverAuth") && refused.contains("nothing would be replicated"),
+        "{refused}"
+    );
+    // What is encrypted over HTTP alone goes on without.
+    let warned = checked(&names, &both[1..], true, "cluster-encryption = \"control\"").expect("a start");
+    assert!(warned.join("\n").contains("\"control\" other nodes refuse"), "{warned:?}");
+    assert_eq!(
+        checked(&names, &both[1..], true, "").map(|warned| warned.len()),
+        Ok(1),
+        "clients are warned of"
+    );
+}
+
+#[test]
+fn a_member_whose_certificate_no_node_knows_does_not_start() {
+    let all = "cluster-encryption = \"all\"";
+    let with_clients = "cluster-encryption = \"all\"\ntls-client-auth = \"optional\"";
+    let names = ["127.0.0.1"];
+    let of_another = |folder: &Path| {
+        Ca::new().write(folder, &names);
+        Ca::new().pem()
+    };
+    let refused = checked_with(of_another, true, all).expect_err("no start");
+    assert!(refused.contains("no CA of tls-ca has signed it"), "{refused}");
+    assert_eq!(checked_with(of_another, false, all), Ok(Vec::new()), "a node alone is shown to none");
+    let of_a_ca = |folder: &Path| {
+        let ca = Ca::new();
+        ca.write_own(folder);
+        ca.pem()
+    };
+    let refused = checked_with(of_a_ca, true, all).expect_err("no start");
+    assert!(refused.contains("it is one of a CA"), "{refused}");
+    let warned = checked_with(of_a_ca, false, all).expect("a start would succeed").join("\n");
+    assert!(warned.contains("is one of a CA"), "{warned}");
+    // A server is known by a certificate that it signed itself, a client is not.
+    let of_itself = |folder: &Path| {
+        let own = Ca::that_is_none(None);
+        own.write_own(folder);
+        own.pem()
+    };
+    let warned = checked_with(of_itself, true, all).expect("a start would succeed").join("\n");
+    assert!(warned.contains("of nodes only the one that has it"), "{warned}");
+    assert!(checked_with(of_itself, true, with_clients).is_err());
 }

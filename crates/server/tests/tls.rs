@@ -296,11 +296,25 @@ fn plain_passwords_can_be_kept_to_encrypted_connections() {
 fn who_does_not_speak_tls_is_told_so_and_closed() {
     let fixture = Fixture::new();
     let server = fixture.start("");
-    for bytes in [&request(opcode::GET, b"k", b"")[..], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &noise(4_096)] {
-        for addr in [kvs(&server), server.http_tls_addr().expect("it speaks TLS")] {
+    let https = server.http_tls_addr().expect("it speaks TLS");
+    let http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    for bytes in [&request(opcode::GET, b"k", b"")[..], http, &noise(4_096)] {
+        for addr in [kvs(&server), https] {
             let mut stream = TcpStream::connect(addr).expect("the server listens");
             stream.write_all(bytes).expect("sent");
             let mut answer = Vec::new();
+            // A client that speaks HTTP where that is spoken with TLS is told so in its own words.
+            if addr == https && bytes == http {
+                stream.read_to_end(&mut answer).expect("an answer");
+                let answer = String::from_utf8(answer).expect("text");
+                let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+                assert!(
+                    head.starts_with("HTTP/1.1 400 Bad Request\r\n") && body.contains("https://"),
+                    "{answer}"
+                );
+                assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{answer}");
+                continue;
+            }
             match stream.read_to_end(&mut answer) {
                 // An alert of TLS (RFC 8446, 5.1: content type 21).
                 Ok(_) => assert_eq!(answer.first(), Some(&21)),

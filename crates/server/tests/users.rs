@@ -477,13 +477,26 @@ fn changes_are_answered_as_the_field_does() {
     let server = start(folder.path(), "");
     let empty = || (200, "\"\"".to_owned());
     assert_eq!(http(&server, "PUT", ANN, "password=password&roles=data_reader[*]"), empty());
-    for (wrong, told) in
-        [("role=admin", "\"role\":\"Unsupported key\""), ("{\"roles\":\"admin\"}", "not JSON")]
-    {
+    for (wrong, told) in [
+        ("role=admin", "\"role\":\"Unsupported key\""),
+        ("{\"roles\":\"admin\"}", "not JSON"),
+        ("roles=admin,", "no role"),
+    ] {
         let (code, said) = http(&server, "PUT", ANN, wrong);
         assert!(code == 400 && said.contains(told), "{code} {said}");
     }
     assert_eq!(json(&server, ANN)["roles"][0]["role"], "data_reader", "she keeps her roles");
+    // A percent sign that begins no code is a part of no name.
+    let (code, said) = http(&server, "PUT", "/settings/rbac/users/local/%zz", "password=password");
+    assert!(code == 400 && said.contains("write %25"), "{code} {said}");
+    let policy = "minLength=101&enforceDigits=perhaps&minDigits=2";
+    let (code, said) = http(&server, "POST", "/settings/passwordPolicy", policy);
+    assert_eq!(code, 400, "{said}");
+    for what in
+        ["range from 0 to 100", "\"enforceDigits\":\"The value must be true or false\"", "\"minDigits\":"]
+    {
+        assert!(said.contains(what), "{said}");
+    }
     let group = "/settings/rbac/groups/readers";
     assert_eq!(http(&server, "PUT", group, "roles=data_reader[*]"), empty());
     assert_eq!(http(&server, "DELETE", group, ""), empty());

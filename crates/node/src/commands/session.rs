@@ -6,7 +6,6 @@ use protocol::{Request, Status, error_map as map};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Context, Outcome, send_cluster_map};
-use crate::let_through::lets_through;
 use crate::log_levels;
 use crate::node::Node;
 use crate::privilege::Privilege;
@@ -149,9 +148,7 @@ pub fn select_bucket(ctx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
         return ctx.error(Status::Etmpfail, why);
     }
     // "Not found" would tell SDKs that the bucket is about to come: they would wait for it.
-    let may_select = || {
-        user.may_select(name) || lets_through(ctx.node, ctx.session, ctx.row.name, Privilege::SelectBucket)
-    };
+    let may_select = || user.may_select(name) || ctx.lets_through(Privilege::SelectBucket);
     let status = match ctx.node.bucket(name).filter(|_| may_select()) {
         Some(bucket) => {
             let times = ctx.node.times.of(&bucket);

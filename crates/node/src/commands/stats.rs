@@ -5,10 +5,8 @@ use engine::Bucket;
 use protocol::{Request, Status};
 
 use crate::context::{Context, Outcome};
-use crate::let_through::lets_through;
-use crate::privilege::Privilege;
+use crate::privilege::{Privilege, Privileges};
 use crate::reply::Answer;
-use crate::roles::Rights;
 use crate::stats::inquiry::Refused;
 use crate::stats::{self, Question};
 
@@ -20,17 +18,20 @@ pub fn stat(cx: &mut Context<'_>, request: &Request<'_>) -> Outcome {
     }
     let bucket = cx.session.bucket.clone();
     let bucket = bucket.as_deref();
-    let question = Question { node: cx.node, bucket, rights: cx.session.rights.clone(), now: cx.now };
+    let mut question = Question { node: cx.node, bucket, rights: cx.session.rights.clone(), now: cx.now };
     if let Some(bucket) = bucket.filter(|bucket| waits_for_disk(cx.session.main_group_asked, request, bucket))
     {
         bucket.flushing().drain();
     }
-    let produced = match stats::produce(question.clone(), request.key) {
-        Err(Refused::Denied(privilege)) if lets_through(cx.node, cx.session, cx.row.name, privilege) => {
-            stats::produce(Question { rights: Rights::everything(), ..question }, request.key)
-        }
-        produced => produced,
-    };
+    let mut produced = stats::produce(question.clone(), request.key);
+    // One privilege after the other, so that each is told.
+    while let Err(Refused::Denied(privilege)) = produced
+        && !question.rights.node.has(privilege)
+        && cx.lets_through(privilege)
+    {
+        question.rights = question.rights.with(Privileges::of(&[privilege]));
+        produced = stats::produce(question.clone(), request.key);
+    }
     match produced {
         Ok(sheet) if !cx.reply.has_room(sheet.bytes()) => cx.status(Status::Etmpfail),
         Ok(sheet) => {

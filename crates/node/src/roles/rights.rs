@@ -78,11 +78,6 @@ impl Narrow {
 }
 
 impl Rights {
-    /// All that there is.
-    pub(crate) fn everything() -> Rights {
-        Rights { whole: Privileges::all(), node: Privileges::all(), narrow: None }
-    }
-
     /// What `grants` allow where no bucket is selected: what holds beside buckets, and in all of them.
     pub fn without_bucket(grants: &[Grant]) -> Rights {
         let is_for_all = |grant: &&Grant| grant.bucket().is_none_or(|bucket| bucket == super::ALL_BUCKETS);
@@ -131,6 +126,12 @@ impl Rights {
         {
             *narrow = Arc::new(NarrowRights::new(Arc::clone(&narrow.grants), manifest, dropped));
         }
+    }
+
+    /// With these in the whole bucket and beside buckets, too.
+    pub(crate) fn with(mut self, more: Privileges) -> Rights {
+        (self.whole, self.node) = (self.whole.or(more), self.node.or(more));
+        self
     }
 
     /// Only what `most` has, too, and what it adds.

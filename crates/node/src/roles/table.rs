@@ -238,15 +238,23 @@ pub(super) static NODE: RoleRow = RoleRow {
     is_guarded: true,
 };
 
-/// The most roles that a refusal names.
+/// The most roles that a refusal names: those that give least, and the one that gives everything.
 const MOST_NAMED: usize = 4;
+
+/// The roles that a refusal names, of those which would do: those that give least first, and always the one that gives most.
+fn named(mut rows: Vec<&'static RoleRow>) -> Vec<&'static RoleRow> {
+    rows.sort_by_key(|row| row.place.or(row.bucket).or(row.cluster).iter().count());
+    if rows.len() > MOST_NAMED {
+        rows.drain(MOST_NAMED - 1..rows.len() - 1);
+    }
+    rows
+}
 
 /// The roles that give a privilege, those that give least first, for people who need it.
 pub fn roles_with(privilege: Privilege) -> String {
     let all_of = |row: &RoleRow| row.place.or(row.bucket).or(row.cluster);
-    let mut rows: Vec<&RoleRow> = ROLES.iter().filter(|row| all_of(row).has(privilege)).collect();
-    rows.sort_by_key(|row| all_of(row).iter().count());
-    let names: Vec<&str> = rows.iter().take(MOST_NAMED).map(|row| row.name).collect();
+    let rows = named(ROLES.iter().filter(|row| all_of(row).has(privilege)).collect());
+    let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
     names.join(", ")
 }
 
@@ -255,9 +263,8 @@ pub fn roles_with(privilege: Privilege) -> String {
 pub fn grants_with(needed: &[Privilege], bucket: &str, scope: Option<&str>) -> String {
     let all_of = |row: &RoleRow| row.place.or(row.bucket).or(row.cluster);
     let has_all = |row: &&RoleRow| needed.iter().all(|privilege| all_of(row).has(*privilege));
-    let mut rows: Vec<&RoleRow> = ROLES.iter().filter(has_all).collect();
-    rows.sort_by_key(|row| all_of(row).iter().count());
-    let grants: Vec<String> = rows.iter().take(MOST_NAMED).map(|row| row.granted_in(bucket, scope)).collect();
+    let rows = named(ROLES.iter().filter(has_all).collect());
+    let grants: Vec<String> = rows.iter().map(|row| row.granted_in(bucket, scope)).collect();
     match grants.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         Some((only, _)) => only.clone(),

@@ -44,6 +44,11 @@ fn grants_are_read_as_they_are_written() {
     ] {
         assert_eq!(Grant::parse(text), None, "{text}");
     }
+    for text in ["admin,,ro_admin", "admin,", ",admin", ","] {
+        let wrong = Grant::parse_list(text).expect_err(text);
+        assert!(wrong[0].why.contains("a comma has no role"), "{text}");
+    }
+    assert_eq!(Grant::parse_list(" ").map(|none| none.len()), Ok(0));
     let wrong = Grant::parse_list("admin, nobody,data_reader").expect_err("two are wrong");
     let texts: Vec<&str> = wrong.iter().map(|wrong| wrong.text.as_str()).collect();
     assert_eq!(texts, ["nobody", "data_reader"]);
@@ -206,6 +211,11 @@ fn roles_that_give_a_privilege_are_named_those_that_give_least_first() {
     assert_eq!(roles_with(Privilege::DcpProducer), "data_dcp_reader, bucket_full_access, data_backup, admin");
     assert_eq!(roles_with(Privilege::Impersonate), "admin");
     assert!(roles_with(Privilege::SimpleStats).starts_with("data_monitoring, "));
+    // However many would do, the one that gives everything is named.
+    for privilege in Privilege::ALL {
+        let roles = roles_with(*privilege);
+        assert!(roles.split(", ").count() <= 4 && roles.split(", ").last() == Some("admin"), "{roles}");
+    }
 }
 
 #[test]

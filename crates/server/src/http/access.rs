@@ -17,7 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answers::{bucket_down, no_such_bucket};
-use super::audit::{AuditedRoute, cannot_be_recorded, certificate_refused, refused_to};
+use super::audit::{self, AuditedRoute, cannot_be_recorded, certificate_refused, forbidden};
 use super::basic_auth::{Caller, NotJudged, authenticate, claimed_name, is_way_out, names_no_user};
 use super::connections;
 use super::node_key::{NodeRequest, Proof};
@@ -96,8 +96,7 @@ pub(super) async fn check(
     let bucket = param("bucket");
     let place = PathNames { bucket, scope: param("scope"), group: param("group") };
     if let Err(refused) = admit(user, needs, place) {
-        let status = refused.status();
-        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &parts.uri, status);
+        forbidden(&shared, user.name(), ends, (&parts.method, &parts.uri), &refused);
         return *refused;
     }
     // One that is down can be deleted, and nothing else.
@@ -110,7 +109,7 @@ pub(super) async fn check(
     parts.extensions.insert(caller.clone());
     parts.extensions.insert(ends);
     parts.extensions.insert(by);
-    let uri = parts.uri.clone();
+    let (method, uri) = (parts.method.clone(), parts.uri.clone());
     // No client sends a body before its user is known.
     let request = match connections::body(Request::from_parts(parts, body)).await {
         Ok(request) => request,
@@ -122,7 +121,7 @@ pub(super) async fn check(
     };
     if response.status() == StatusCode::FORBIDDEN {
         // The handler has asked for more than the address does.
-        refused_to(&shared, AuditEvent::WebForbidden, user.name(), ends, &uri, response.status());
+        forbidden(&shared, user.name(), ends, (&method, &uri), &response);
     }
     response
 }
@@ -180,7 +179,7 @@ pub(super) fn login_refused(
     let event = AuditEvent::WebLoginFailed;
     let reason = status.canonical_reason().unwrap_or("refused");
     if shared.node.audit.admits_stranger(event, reason, ends.remote.map(|remote| remote.ip())) {
-        refused_to(shared, event, &name, ends, request.uri(), status);
+        audit::login_refused(shared, &name, ends, request.uri(), status);
     }
 }
 

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::basic_auth::Caller;
+use super::rights::Lacking;
 use super::shared::Shared;
 
 /// Where a field of a record comes from.
@@ -447,21 +448,37 @@ pub(super) fn certificate_refused(
     }
 }
 
-/// User or password of a request is wrong or not looked at now, or the user lacks a privilege: `status` says which.
-pub(super) fn refused_to(
+/// User or password of a request is wrong, or not looked at now: `status` says which.
+pub(super) fn login_refused(shared: &Shared, user: &str, ends: Ends, uri: &Uri, status: StatusCode) {
+    let event = AuditEvent::WebLoginFailed;
+    if shared.node.audit.wants(event) {
+        shared.node.audit.record(refused(event, user, ends, uri, status));
+    }
+}
+
+/// The user of a request lacks a privilege: the answer says which, unless it does not tell that what is asked for is there.
+pub(super) fn forbidden(
     shared: &Shared,
-    event: AuditEvent,
     user: &str,
     ends: Ends,
-    uri: &Uri,
-    status: StatusCode,
+    (method, uri): (&Method, &Uri),
+    answer: &Response,
 ) {
+    let event = AuditEvent::WebForbidden;
     if shared.node.audit.wants(event) {
-        // Without what stands behind the question mark, which may be secret.
-        let path = text(uri.path().as_bytes());
-        let record = AuditRecord::new(event).by(user.as_bytes()).between(ends);
-        shared.node.audit.record(record.with("raw_url", path).with("status", status.as_u16()));
+        let record = refused(event, user, ends, uri, answer.status()).with("method", method.as_str());
+        shared.node.audit.record(match answer.extensions().get::<Lacking>() {
+            Some(Lacking(permissions)) => record.with("permissions", json!(permissions)),
+            None => record,
+        });
     }
+}
+
+fn refused(event: AuditEvent, user: &str, ends: Ends, uri: &Uri, status: StatusCode) -> AuditRecord {
+    // Without what stands behind the question mark, which may be secret.
+    let path = text(uri.path().as_bytes());
+    let record = AuditRecord::new(event).by(user.as_bytes()).between(ends);
+    record.with("raw_url", path).with("status", status.as_u16())
 }
 
 /// The answer if what must be recorded cannot be.

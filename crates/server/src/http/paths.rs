@@ -1,18 +1,29 @@
-//! Addresses with a slash at their end are those without it, and those that begin with several slashes begin with one, as
+//! Paths as they are looked up. Addresses with a slash at their end are those without it, and those that begin with several slashes begin with one, as
 //! the field's server has it and some SDKs and agents send them.
 
 use axum::extract::Request;
-use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
+use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
-/// Takes slashes off the end of a request's path, and all but one off its beginning.
-pub(super) async fn without_surplus_slashes(mut request: Request, next: Next) -> Response {
+/// Takes slashes off the end of a request's path, and all but one off its beginning. A path with a percent sign that begins no
+/// code is refused: what it is meant to name is not known, and the percent sign would become a part of a name.
+pub(super) async fn plain(mut request: Request, next: Next) -> Response {
+    if has_broken_code(request.uri().path()) {
+        let what =
+            "The path has a % that two hexadecimal digits do not follow: write %25 for a percent sign.\n";
+        return (StatusCode::BAD_REQUEST, what).into_response();
+    }
     if let Some(uri) = shorter(request.uri()) {
         *request.uri_mut() = uri;
     }
     next.run(request).await
+}
+
+fn has_broken_code(path: &str) -> bool {
+    let is_code = |code: &str| code.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    path.split('%').skip(1).any(|code| !is_code(code))
 }
 
 /// The address without these slashes, if it has any.
@@ -37,6 +48,20 @@ fn shorter(uri: &Uri) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percent_signs_begin_codes() {
+        for (path, is_broken) in [
+            ("/a", false),
+            ("/a%20b%2F", false),
+            ("/%zz", true),
+            ("/%2", true),
+            ("/a%", true),
+            ("/%%20", true),
+        ] {
+            assert_eq!(has_broken_code(path), is_broken, "{path}");
+        }
+    }
 
     #[test]
     fn surplus_slashes_go() {

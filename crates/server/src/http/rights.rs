@@ -10,6 +10,10 @@ use base::planted::{self, Bug};
 use engine::Bucket;
 use serde_json::json;
 
+/// What of an answer's user is missing, for the audit log: the `permissions` of the answer.
+#[derive(Clone)]
+pub(super) struct Lacking(pub(super) Vec<&'static str>);
+
 /// What a user may do in a bucket, its scopes and collections as they are now.
 pub(super) fn rights_in(user: &User, bucket: &Bucket) -> Rights {
     Rights::of(user.grants(), bucket.name(), &bucket.collections().manifest(), Privileges::NONE)
@@ -33,8 +37,10 @@ pub(super) fn lacks(needed: &[Privilege], bucket: &str, scope: Option<&str>) -> 
 /// The same with roles that are known already.
 pub(super) fn lacks_roles(grants: &str, needed: &[Privilege]) -> Box<Response> {
     let one = if grants.contains(" or ") { "one of the roles" } else { "the role" };
-    let permissions: Vec<&str> = needed.iter().map(|privilege| privilege.name()).collect();
+    let permissions: Vec<&'static str> = needed.iter().map(|privilege| privilege.name()).collect();
     let message = format!("Forbidden. User needs {one} {grants}");
     let told = json!({ "message": message, "permissions": permissions });
-    Box::new((StatusCode::FORBIDDEN, Json(told)).into_response())
+    let mut answer = (StatusCode::FORBIDDEN, Json(told)).into_response();
+    answer.extensions_mut().insert(Lacking(permissions));
+    Box::new(answer)
 }

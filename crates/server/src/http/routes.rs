@@ -276,6 +276,6 @@ pub(super) fn router(shared: Shared, listens: Listens) -> Router {
     Router::new()
         .fallback_service(inner)
         .layer(middleware::from_fn(methods::tell))
-        .layer(middleware::from_fn(paths::without_surplus_slashes))
+        .layer(middleware::from_fn(paths::plain))
         .layer(middleware::from_fn_with_state(listens, origin::check))
 }

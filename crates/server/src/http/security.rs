@@ -47,7 +47,7 @@ fn wrong(what: &[String]) -> UsersAnswer {
 fn of_tls(error: &TlsError) -> String {
     match error {
         TlsError::Suites(error) => format!("cipherSuites - {error}"),
-        TlsError::NoCa | TlsError::NotForClients(_) => format!("state - {error}"),
+        TlsError::NoCa | TlsError::RefusedByNodes { .. } => format!("state - {error}"),
         _ => format!("_ - {error}"),
     }
 }

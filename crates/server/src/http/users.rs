@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ::node::calendar::timestamp;
 use ::node::kept_users::{
-    EntryKind, KeptGroup, KeptUser, KeptUsers, NewPassword, PasswordHash, PasswordPolicy, UNKNOWN_GROUP,
-    UNKNOWN_USER, UserForm, UsersRefusal,
+    EntryKind, KeptGroup, KeptUser, KeptUsers, MOST_MIN_LENGTH, NewPassword, PasswordHash, PasswordPolicy,
+    UNKNOWN_GROUP, UNKNOWN_USER, UserForm, UsersRefusal,
 };
 use ::node::roles::{ALL_BUCKETS, Grant, NoGrant, ROLES, RoleRow, Takes};
 use ::node::user::User;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::basic_auth::Caller;
 use super::failures::failed;
 use super::manage::on_a_thread;
+use super::rights::Lacking;
 use super::shared::Shared;
 
 /// The one domain there is: users whose passwords the node checks itself.
@@ -40,8 +41,11 @@ impl From<UsersRefusal> for UsersAnswer {
                 UsersAnswer(Box::new((StatusCode::NOT_FOUND, Json(json!(what))).into_response()))
             }
             UsersRefusal::Forbidden(what) => {
-                let message = json!({ "message": format!("Forbidden. {what}"), "permissions": ["admin"] });
-                UsersAnswer(Box::new((StatusCode::FORBIDDEN, Json(message)).into_response()))
+                let permissions = ["admin"];
+                let message = json!({ "message": format!("Forbidden. {what}"), "permissions": permissions });
+                let mut answer = (StatusCode::FORBIDDEN, Json(message)).into_response();
+                answer.extensions_mut().insert(Lacking(permissions.into()));
+                UsersAnswer(Box::new(answer))
             }
             UsersRefusal::NotHere(why) => {
                 error(StatusCode::BAD_REQUEST, "_", format!("users cannot be kept: {why}"))
@@ -79,20 +83,24 @@ fn changed() -> Response {
     Json("").into_response()
 }
 
+/// The answer to a change without a body.
+pub(super) fn done() -> Response {
+    StatusCode::OK.into_response()
+}
+
 /// Changes the users on a thread that may wait for the disk.
 pub(super) async fn change(
     shared: &Shared,
     work: impl Fn(&mut KeptUsers) -> Result<(), UsersRefusal> + Send + 'static,
-) -> Answered {
+) -> Result<(), UsersAnswer> {
     let node = Arc::clone(&shared.node);
     let done = on_a_thread(shared, move |_| {
         Ok::<_, ::node::management::BucketError>(node.accounts().change_kept(&node, work))
     });
     match done.await {
-        Ok(done) => done.map_err(UsersAnswer::from)?,
-        Err(error) => return Err(UsersAnswer(Box::new(super::manage::answer(&error)))),
+        Ok(done) => done.map_err(UsersAnswer::from),
+        Err(error) => Err(UsersAnswer(Box::new(super::manage::answer(&error)))),
     }
-    Ok(StatusCode::OK.into_response())
 }
 
 /// What is kept, in a cluster as the coordination store has it now. Users that cannot be read are not told like users who
@@ -317,7 +325,7 @@ pub(super) async fn put(
         hash,
     };
     let env = shared.node.env().clone();
-    change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await.map(|_| changed())
+    change(&shared, move |kept| kept.put_user(&caller, &name, &form, &env)).await.map(|()| changed())
 }
 
 /// `DELETE /settings/rbac/users/DOMAIN/NAME`
@@ -333,7 +341,7 @@ pub(super) async fn remove(
         (Err(UsersRefusal::NotFound(_)), Some(here)) => Err(is_configured(here)),
         (done, _) => done,
     };
-    change(&shared, remove).await.map(|_| changed())
+    change(&shared, remove).await.map(|()| changed())
 }
 
 /// `GET /settings/rbac/backup`: users and groups in the fields of their forms, with what checks passwords.
@@ -403,7 +411,7 @@ pub(super) async fn remove_group(
     Extension(Caller(caller)): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Answered {
-    change(&shared, move |kept| kept.remove_group(&caller, &name)).await.map(|_| changed())
+    change(&shared, move |kept| kept.remove_group(&caller, &name)).await.map(|()| changed())
 }
 
 /// `GET /settings/rbac/roles`: each role, with `*` for what it can be narrowed to.
@@ -436,7 +444,7 @@ pub(super) async fn change_password(
     let text = field(&form::parse(&body), "password").ok_or_else(missing)?;
     let password = derived(&shared, text).await?;
     let env = shared.node.env().clone();
-    change(&shared, move |kept| kept.set_password(caller.name(), &password, &env)).await
+    change(&shared, move |kept| kept.set_password(caller.name(), &password, &env)).await.map(|()| done())
 }
 
 /// `GET /settings/passwordPolicy`
@@ -444,42 +452,56 @@ pub(super) async fn policy(State(shared): State<Shared>) -> Answered {
     Ok(Json(kept(&shared).await?.policy().clone()).into_response())
 }
 
-/// The fields of a password policy.
-const POLICY_FIELDS: [&str; 5] =
-    ["minLength", "enforceUppercase", "enforceLowercase", "enforceDigits", "enforceSpecialChars"];
-
 /// `POST /settings/passwordPolicy`: what is not named stays.
 pub(super) async fn set_policy(State(shared): State<Shared>, body: Bytes) -> Answered {
     let fields = form::parse(&body);
-    // Once before, so that what is wrong with the form is told where nothing can be changed, too.
-    changed_policy(&fields, kept(&shared).await?.policy())?;
-    if let Some((name, _)) = fields.iter().find(|(name, _)| !POLICY_FIELDS.contains(&name.as_str())) {
-        let errors = json!({ "errors": { name.as_str(): "There is no such setting" } });
-        return Ok((StatusCode::BAD_REQUEST, Json(errors)).into_response());
+    // Once before, so that all that is wrong with the form is told, also where nothing can be changed.
+    if let Err(errors) = changed_policy(&fields, kept(&shared).await?.policy()) {
+        return Ok((StatusCode::BAD_REQUEST, Json(json!({ "errors": errors }))).into_response());
     }
-    change(&shared, move |kept| kept.set_policy(changed_policy(&fields, kept.policy())?)).await
+    // Of no field anything is wrong whatever the policy before was.
+    let change_policy = move |kept: &mut KeptUsers| match changed_policy(&fields, kept.policy()) {
+        Ok(policy) => kept.set_policy(policy),
+        Err(_) => Ok(()),
+    };
+    change(&shared, change_policy).await.map(|()| done())
 }
 
+/// The policy with these fields changed; else what is wrong, by field.
 fn changed_policy(
     fields: &[(String, String)],
     present: &PasswordPolicy,
-) -> Result<PasswordPolicy, UsersRefusal> {
-    let mut policy = present.clone();
-    let wrong = |name| UsersRefusal::Field(name, "The value must be a number, or true or false".to_owned());
-    if let Some(text) = field(fields, "minLength") {
-        policy.min_length = text.parse().map_err(|_| wrong("minLength"))?;
-    }
-    for (name, value) in [
-        ("enforceUppercase", &mut policy.enforce_uppercase),
-        ("enforceLowercase", &mut policy.enforce_lowercase),
-        ("enforceDigits", &mut policy.enforce_digits),
-        ("enforceSpecialChars", &mut policy.enforce_special_chars),
-    ] {
-        if let Some(text) = field(fields, name) {
-            *value = text.parse().map_err(|_| wrong(name))?;
+) -> Result<PasswordPolicy, BTreeMap<String, String>> {
+    let (mut policy, mut wrong) = (present.clone(), BTreeMap::new());
+    for (at, (name, value)) in fields.iter().enumerate() {
+        let set = match name.as_str() {
+            _ if fields[..at].iter().any(|(before, _)| before == name) => {
+                Err("The setting is given twice".to_owned())
+            }
+            "minLength" => set_min_length(&mut policy, value),
+            "enforceUppercase" => set_flag(&mut policy.enforce_uppercase, value),
+            "enforceLowercase" => set_flag(&mut policy.enforce_lowercase, value),
+            "enforceDigits" => set_flag(&mut policy.enforce_digits, value),
+            "enforceSpecialChars" => set_flag(&mut policy.enforce_special_chars, value),
+            _ => Err("There is no such setting".to_owned()),
+        };
+        if let Err(what) = set {
+            wrong.insert(name.clone(), what);
         }
     }
-    Ok(policy)
+    if wrong.is_empty() { Ok(policy) } else { Err(wrong) }
+}
+
+fn set_min_length(policy: &mut PasswordPolicy, value: &str) -> Result<(), String> {
+    let length = value.parse().ok().filter(|length| *length <= MOST_MIN_LENGTH);
+    policy.min_length = length
+        .ok_or_else(|| format!("The value of \"minLength\" must be in range from 0 to {MOST_MIN_LENGTH}"))?;
+    Ok(())
+}
+
+fn set_flag(flag: &mut bool, value: &str) -> Result<(), String> {
+    *flag = value.parse().map_err(|_| "The value must be true or false")?;
+    Ok(())
 }
 
 /// `GET /whoami`

@@ -173,12 +173,12 @@ fn refused(error: &rustls::Error, first: Option<&CertificateDer<'_>>) -> PairErr
     }
 }
 
-/// Whether a chain leads from the first of these certificates, through the others, to one of these CAs. What else is wrong
-/// with it is not looked at.
+/// Whether a chain leads from the first of these certificates, through the others, to one of these. What else is wrong with it
+/// is not looked at.
 pub(super) fn is_of(chain: &[CertificateDer<'_>], cas: &[CertificateDer<'static>], now_s: u64) -> bool {
     let Some((first, between)) = chain.split_first() else { return false };
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(cas.iter().filter(|ca| identity::leaf(ca).is_none()).cloned());
+    roots.add_parsable_certificates(cas.iter().cloned());
     let Ok(parsed) = ParsedCertificate::try_from(first) else { return false };
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s));

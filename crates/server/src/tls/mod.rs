@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::env::{Env, OpenMode};
+use base::env::{Clock, Env, OpenMode};
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -39,6 +39,7 @@ pub use self::spoken::SuiteError;
 pub(crate) use self::spoken::all_names as cipher_suite_names;
 use self::stream::TlsStream;
 pub(crate) use self::transport::Transport;
+pub use self::unfit::RefusedByNodes;
 use self::unfit::{DAY_S, Shown};
 
 /// How long a client may take to agree on encryption, in seconds.
@@ -106,15 +107,18 @@ pub enum TlsError {
         "clients are asked for certificates, and no CA is given to know them by: start the node with --tls-ca, or have clients log in otherwise (--tls-client-auth off, or state disable at /settings/clientCertAuth)"
     )]
     NoCa,
-    /// Other nodes ask for certificates, and this node's is not for that.
+    /// Other nodes would refuse this node's certificate.
     #[error(
-        "{}: its extended key usage has no clientAuth; the other nodes of the cluster ask for certificates (tls-client-auth \
-         with cluster-encryption), would refuse this one, and nothing would be replicated: have the CA issue one with both \
-         serverAuth and clientAuth, as stave certs init does, or one without an extended key usage, or set tls-client-auth \
-         to off on all nodes",
-        .0.display()
+        "{}: {why}; the other nodes of the cluster, to which this node encrypts (cluster-encryption), would refuse this \
+         certificate, and nothing would be replicated",
+        certificate.display()
     )]
-    NotForClients(PathBuf),
+    RefusedByNodes {
+        /// The file of certificates.
+        certificate: PathBuf,
+        /// Why they would.
+        why: RefusedByNodes,
+    },
     /// Nothing can be spoken with the cipher suites.
     #[error("tls-cipher-suites: {0}")]
     Suites(SuiteError),
@@ -159,6 +163,7 @@ pub struct Tls {
     is_member: bool,
     /// Held by the one change that is being worked out; taken first.
     changing: Mutex<()>,
+    clock: Arc<dyn Clock>,
 }
 
 struct Present {
@@ -377,14 +382,15 @@ impl Tls {
     pub fn load(env: &Env, config: &TlsConfig, is_member: bool) -> Result<Tls, TlsError> {
         let (files, kept) = (Files::read(env, config)?, SecuritySettings::default());
         let made = files.make(config, &kept)?;
-        if is_member && made.shown.is_refused_by_nodes(config) {
-            return Err(TlsError::NotForClients(config.certificate.clone()));
+        let now_s = u64::from(env.clock.unix_s());
+        if let Some(why) = made.shown.refused_by_nodes(config, now_s).filter(|_| is_member) {
+            return Err(TlsError::RefusedByNodes { certificate: config.certificate.clone(), why });
         }
         let (config, is_shut) = (config.clone(), false);
-        let now_s = u64::from(env.clock.unix_s());
         let taken = TlsTaken { pair_since_s: now_s, cas: None, cas_since_s: now_s };
         let present = Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes: 0, taken };
-        Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default() })
+        let clock = Arc::clone(&env.clock);
+        Ok(Tls { present: Mutex::new(present), is_member, changing: Mutex::default(), clock })
     }
 
     /// What a start warns of, a line each: the ends of certificate and CAs, and what the certificate is not for. `hosts`
@@ -409,20 +415,24 @@ impl Tls {
         present.made.shown.unfit(&hosts).into_iter().chain(self.unfit_for_nodes(&present, now_s)).collect()
     }
 
-    /// What other nodes refuse of the certificate, if that is no reason to refuse it here: it may be good for clients, and
-    /// the others may know more CAs than this node.
+    /// What other nodes refuse of the certificate all the same: it was taken before they did, or they see it over HTTP alone.
     fn unfit_for_nodes(&self, present: &Present, now_s: u64) -> Vec<String> {
         if !self.is_member {
             return Vec::new();
         }
         let (config, shown) = (present.kept.over(&present.config), &present.made.shown);
-        let over_http = shown.is_refused_over_http(&config).then(|| {
-            "the extended key usage of the node's certificate (tls-cert) has no clientAuth: with cluster-encryption = \"control\" \
-             and tls-client-auth the other nodes refuse what this one asks over HTTP, such as figures, and promises without \
-             which it stops serving if the coordination store goes away; have the CA issue another one"
-                .to_owned()
+        let of_documents = shown.refused_by_nodes(&config, now_s).map(|why| {
+            format!(
+                "other nodes refuse the node's certificate (tls-cert), and nothing is replicated to or from this node: {why}"
+            )
         });
-        over_http.into_iter().chain(shown.unknown_to_nodes(&config, now_s)).collect()
+        let over_http = shown.refused_over_http(&config, now_s).map(|why| {
+            format!(
+                "with cluster-encryption = \"control\" other nodes refuse the node's certificate (tls-cert) over HTTP, for \
+                 figures, and for promises without which a node stops serving if the coordination store goes away: {why}"
+            )
+        });
+        of_documents.into_iter().chain(over_http).collect()
     }
 
     /// What new connections are made with, and since when.
@@ -473,12 +483,17 @@ impl Tls {
     /// Refuses what the other nodes would refuse, unless they do so with what is there: then a new certificate may still be
     /// the better one for clients.
     fn fit(&self, made: &Made, config: &TlsConfig) -> Result<(), TlsError> {
+        let Some(why) = self.refused_by_nodes(made, config) else { return Ok(()) };
         let present = self.present.lock();
-        let was_refused = present.made.shown.is_refused_by_nodes(&present.kept.over(&present.config));
-        match self.is_member && !was_refused && made.shown.is_refused_by_nodes(config) {
-            true => Err(TlsError::NotForClients(config.certificate.clone())),
-            false => Ok(()),
-        }
+        let was_refused = self.refused_by_nodes(&present.made, &present.kept.over(&present.config)).is_some();
+        if was_refused { Ok(()) } else { Err(why) }
+    }
+
+    /// Why the other nodes of this one's cluster would refuse what it shows; `None` if they would not, or there are none.
+    fn refused_by_nodes(&self, made: &Made, config: &TlsConfig) -> Option<TlsError> {
+        let now_s = self.clock.unix_s().into();
+        let why = made.shown.refused_by_nodes(config, now_s).filter(|_| self.is_member)?;
+        Some(TlsError::RefusedByNodes { certificate: config.certificate.clone(), why })
     }
 
     /// Connections from now on are made by these settings. If that cannot be done, none is made: no client is let in that
@@ -522,8 +537,7 @@ impl Tls {
 
     /// What was set over HTTP, on another node or before a certificate was replaced, holds whatever this one's is.
     fn warn_of_nodes(&self, made: &Made, config: &TlsConfig) {
-        if self.is_member && made.shown.is_refused_by_nodes(config) {
-            let error = TlsError::NotForClients(config.certificate.clone());
+        if let Some(error) = self.refused_by_nodes(made, config) {
             tracing::error!(
                 event = "certificate_refused_by_nodes",
                 %error,
@@ -589,15 +603,22 @@ impl Tls {
             Ok(read) => read,
             Err(error) => return Err(self.without_cas(config, error)),
         };
-        match files.and_then(|files| self.take(files, config, now_s)) {
+        match files.and_then(|files| self.take(files, config, now_s, true)) {
             Ok(changes) => Ok(changes),
             Err(error @ TlsError::Ca { .. }) => Err(self.without_cas(config, error)),
             Err(error) => Err(self.take_rules(ca, config, now_s, error)),
         }
     }
 
-    /// What new connections are made with from now on, and what of it is something else than before.
-    fn take(&self, files: Files, config: &TlsConfig, now_s: u64) -> Result<TlsChanges, TlsError> {
+    /// What new connections are made with from now on, and what of it is something else than before. If it `must_fit`, what
+    /// other nodes would refuse is refused.
+    fn take(
+        &self,
+        files: Files,
+        config: &TlsConfig,
+        now_s: u64,
+        must_fit: bool,
+    ) -> Result<TlsChanges, TlsError> {
         let (kept, changes, taken, told) = {
             let mut present = self.present.lock();
             let before = &present.files;
@@ -618,7 +639,9 @@ impl Tls {
             (present.kept.clone(), present.changes + 1, taken, told)
         };
         let made = files.make(config, &kept)?;
-        self.fit(&made, &kept.over(config))?;
+        if must_fit {
+            self.fit(&made, &kept.over(config))?;
+        }
         let (config, is_shut) = (config.clone(), false);
         *self.present.lock() =
             Present { config, kept, files, made, is_shut, looks_without_cas: 0, changes, taken };
@@ -637,7 +660,8 @@ impl Tls {
                 TlsConfig { ca: config.ca.clone(), client_auth, client_names, ..present.config.clone() };
             (files, rules)
         };
-        match self.take(files, &rules, now_s) {
+        // A CA that is taken out counts no more, even if it is the one of this node's certificate.
+        match self.take(files, &rules, now_s, false) {
             Ok(_) => TlsError::RulesAlone(Box::new(why)),
             Err(error @ TlsError::Ca { .. }) => self.without_cas(config, error),
             Err(_) => why,

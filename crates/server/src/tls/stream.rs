@@ -24,6 +24,9 @@ const MOST_UNSENT_BYTES: usize = 64 << 10;
 /// The most that the other end may send before it is agreed on how bytes are encrypted; hellos of clients have less than
 /// 2 KiB, and chains of certificates a few.
 const MOST_HANDSHAKE_BYTES: usize = 16 << 10;
+/// What a request over HTTP without TLS begins with, at most so much of it.
+const BEGINS_HTTP: [&[u8]; 10] =
+    [b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN", b"PRI "];
 /// Slices of one write.
 const SLICES: usize = 16;
 
@@ -43,10 +46,17 @@ pub(crate) struct TlsStream {
     /// What was received of the handshake, which the session may keep until that is complete.
     handshake_bytes: usize,
     fault: Option<&'static str>,
+    /// What a client is answered, as it is, that speaks HTTP without TLS.
+    told_without_tls: Option<&'static [u8]>,
     is_ended: bool,
 }
 
 impl TlsStream {
+    /// A client that speaks HTTP without TLS is answered this.
+    pub(super) fn tell_without_tls(&mut self, answer: &'static [u8]) {
+        self.told_without_tls = Some(answer);
+    }
+
     /// The socket.
     pub(super) fn tcp(&self) -> &TcpStream {
         &self.tcp
@@ -77,6 +87,7 @@ impl TlsStream {
             kept: Vec::new(),
             handshake_bytes: 0,
             fault: None,
+            told_without_tls: None,
             is_ended: false,
         }
     }
@@ -278,14 +289,29 @@ impl TlsStream {
             }
             if let Err(error) = self.session.process_new_packets() {
                 self.fault = Some(fault::of(&error));
-                // An alert tells the client why.
-                let _ = self.try_send();
+                match self.told_without_tls.filter(|_| self.handshake_bytes == 0 && is_http(encrypted)) {
+                    Some(answer) => self.tell_in_clear(answer),
+                    // An alert tells the client why.
+                    None => drop(self.try_send()),
+                }
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
             self.note_handshake(left.len() - rest.len())?;
             take(self)?;
         }
         self.send_some()
+    }
+
+    /// Answers a client that speaks no TLS, if its socket takes that now. What it has sent is taken first, so that the system
+    /// does not drop the answer.
+    fn tell_in_clear(&self, answer: &[u8]) {
+        let (mut rest, mut taken) = ([0; 4 << 10], 0);
+        while let Ok(bytes @ 1..) = self.tcp.try_read(&mut rest)
+            && taken < MOST_HANDSHAKE_BYTES
+        {
+            taken += bytes;
+        }
+        let _ = self.tcp.try_write(answer);
     }
 
     /// Bytes were received; fails if they are too many for a handshake that is not complete yet.
@@ -310,6 +336,11 @@ impl TlsStream {
         let _ = self.try_send();
         Pin::new(&mut self.tcp).poll_shutdown(cx)
     }
+}
+
+/// Whether bytes begin a request over HTTP. No record of TLS begins with a letter.
+fn is_http(bytes: &[u8]) -> bool {
+    BEGINS_HTTP.iter().any(|begin| bytes.starts_with(begin))
 }
 
 /// Writes what the socket takes at once.

@@ -42,6 +42,14 @@ impl Transport {
         }
     }
 
+    /// Has a client that speaks HTTP without TLS, where TLS has to be spoken, answered this in clear.
+    pub(crate) fn tell_without_tls(&mut self, answer: &'static [u8]) {
+        match self {
+            Transport::Plain(_) => {}
+            Transport::Tls(stream) => stream.tell_without_tls(answer),
+        }
+    }
+
     /// This node's side of a connection that it made to `endpoint`, `HOST:PORT`; if it is encrypted, that must have a
     /// certificate for its host.
     ///

@@ -6,6 +6,36 @@ use rustls::pki_types::CertificateDer;
 use super::certificate::is_of;
 use super::identity::{self, CaEnd, Leaf, Purpose};
 
+/// Why the other nodes of a cluster refuse a node's certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedByNodes {
+    /// It is one of a CA.
+    #[error(
+        "it is one of a CA (basicConstraints with CA:TRUE, as openssl req -x509 makes it), which is none of a node: have a CA \
+         issue one that is none, as stave certs node does"
+    )]
+    Ca,
+    /// It is not for servers.
+    #[error(
+        "its extended key usage has no serverAuth: have the CA issue one with both serverAuth and clientAuth, as stave certs \
+         init does, or one without an extended key usage"
+    )]
+    NotForServers,
+    /// It is not for clients, which nodes are of each other, and nodes ask their clients for certificates.
+    #[error(
+        "its extended key usage has no clientAuth, and the nodes ask for certificates (tls-client-auth): have the CA issue one \
+         with both serverAuth and clientAuth, as stave certs init does, or one without an extended key usage, or set \
+         tls-client-auth to off on all nodes"
+    )]
+    NotForClients,
+    /// No CA signed it by which the nodes know others.
+    #[error(
+        "no CA of tls-ca has signed it, its issuer is {0:?}: put that CA into the file of all nodes, or have one of the file's \
+         CAs issue the certificate"
+    )]
+    Unknown(String),
+}
+
 /// Seconds.
 pub(super) const DAY_S: u64 = 24 * 60 * 60;
 /// From this number of days before its end a certificate is warned of.
@@ -132,38 +162,45 @@ impl Shown {
         })
     }
 
-    /// That other nodes, which are taken to have the same `tls-ca`, do not know this one by it.
-    pub(super) fn unknown_to_nodes(&self, config: &TlsConfig, now_s: u64) -> Option<String> {
-        let is_asked = config.cluster_encryption.covers_http() && !self.known.is_empty();
-        (is_asked && !is_of(&self.chain, &self.known, now_s)).then(|| {
-            let issuer = self.chain.last().and_then(identity::issuer).unwrap_or_default();
-            format!(
-                "no CA of tls-ca has signed the node's certificate (tls-cert), whose issuer is {issuer:?}: other nodes with the \
-                 same tls-ca do not connect to this one; put that CA into the file of all nodes, or have one of the file's \
-                 CAs issue the certificate"
-            )
-        })
-    }
-
     /// Whether the certificate is for a host.
     pub(super) fn is_for(&self, host: &str) -> bool {
         self.chain.first().is_some_and(|first| identity::is_for(first, host))
     }
 
-    /// Whether the other nodes of a cluster, which are taken to ask for certificates as this one does, refuse its own where
-    /// documents go.
-    pub(super) fn is_refused_by_nodes(&self, config: &TlsConfig) -> bool {
-        config.cluster_encryption.covers_documents() && self.is_no_client(config)
+    /// Why the other nodes of a cluster refuse the certificate where documents go. They are taken to have the same `tls-ca` as
+    /// this one, and to ask for certificates as it does.
+    pub(super) fn refused_by_nodes(&self, config: &TlsConfig, now_s: u64) -> Option<RefusedByNodes> {
+        if config.cluster_encryption.covers_documents() { self.why_refused(config, now_s) } else { None }
     }
 
-    /// Whether they refuse it for requests over HTTP alone.
-    pub(super) fn is_refused_over_http(&self, config: &TlsConfig) -> bool {
+    /// Why they refuse it for requests over HTTP alone.
+    pub(super) fn refused_over_http(&self, config: &TlsConfig, now_s: u64) -> Option<RefusedByNodes> {
         let level = config.cluster_encryption;
-        level.covers_http() && !level.covers_documents() && self.is_no_client(config)
+        let is_http_alone = level.covers_http() && !level.covers_documents();
+        if is_http_alone { self.why_refused(config, now_s) } else { None }
     }
 
-    fn is_no_client(&self, config: &TlsConfig) -> bool {
-        config.client_auth != ClientAuth::Off && identity::leaves_out(&self.chain, Purpose::Client)
+    fn why_refused(&self, config: &TlsConfig, now_s: u64) -> Option<RefusedByNodes> {
+        // Without a CA a node knows no other one, whatever its certificate is.
+        let first = self.chain.first().filter(|_| !self.known.is_empty())?;
+        let asks_clients = config.client_auth != ClientAuth::Off;
+        if identity::is_ca(first) {
+            return Some(RefusedByNodes::Ca);
+        }
+        if identity::leaves_out(&self.chain, Purpose::Server) {
+            return Some(RefusedByNodes::NotForServers);
+        }
+        if asks_clients && identity::leaves_out(&self.chain, Purpose::Client) {
+            return Some(RefusedByNodes::NotForClients);
+        }
+        // A server is known by a certificate that it has signed itself, a client is not.
+        let (mut servers, mut clients) = (self.known.clone(), self.known.clone());
+        servers.retain(|ca| identity::leaf(ca).is_none_or(|leaf| leaf.issuer.is_none()));
+        clients.retain(|ca| identity::leaf(ca).is_none());
+        let is_known =
+            is_of(&self.chain, &servers, now_s) && (!asks_clients || is_of(&self.chain, &clients, now_s));
+        let issuer = || self.chain.last().and_then(identity::issuer).unwrap_or_default();
+        (!is_known).then(|| RefusedByNodes::Unknown(issuer()))
     }
 }
 

@@ -48,6 +48,12 @@ impl Ca {
         Ca { issuer: made.expect("signed") }
     }
 
+    /// Writes its own certificate and key, as a node's.
+    pub fn write_own(&self, folder: &Path) {
+        std::fs::write(folder.join("node.pem"), self.pem()).expect("written");
+        std::fs::write(folder.join("node.key"), self.issuer.key().serialize_pem()).expect("written");
+    }
+
     /// Writes a certificate for these names and its key; says where.
     pub fn write(&self, folder: &Path, names: &[&str]) -> (PathBuf, PathBuf) {
         self.write_for(folder, names, &[])

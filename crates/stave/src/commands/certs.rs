@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use base::env::{Env, OpenMode};
 use clap::{Args, Subcommand};
 use node::data_dir::let_all_read;
+use node::user_names::{NAME_RULE, is_user_name};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
@@ -246,7 +247,8 @@ pub(super) fn of_this_machine(env: &Env, folder: &Path, hosts: &[IpAddr]) -> any
 /// Makes a CA and a node's certificate; what was written.
 fn run_init(env: &Env, made: &MadeFlags) -> anyhow::Result<Vec<PemFile>> {
     let now = now(env)?;
-    let ca = CertifiedIssuer::self_signed(ca_params(now), KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    let ca = CertifiedIssuer::self_signed(ca_params(now, &key), key)?;
     let mut files = vec![
         PemFile { name: CA_CERTIFICATE, text: ca.pem() },
         PemFile { name: CA_KEY, text: ca.key().serialize_pem() },
@@ -288,9 +290,13 @@ impl<'f> Written<'f> {
     }
 }
 
-fn ca_params(now: OffsetDateTime) -> CertificateParams {
+/// Each CA has a name of its own, by its key: while one CA takes the place of another, who does not know one says so, and not
+/// that a signature is wrong.
+fn ca_params(now: OffsetDateTime, key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named("Stave CA");
+    let of_key: String =
+        params.key_identifier(key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name = named(&format!("Stave CA {of_key}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     (params.not_before, params.not_after) = (now - BEFORE, now + Duration::days(CA_DAYS));
@@ -351,6 +357,13 @@ fn of_client(
     // The most that a common name may have (RFC 5280, ub-common-name).
     if flags.user.is_empty() || flags.user.chars().count() > 64 {
         bail!(WrongArguments("--user: a certificate's common name has 1 to 64 characters".to_owned()));
+    }
+    if !is_user_name(&flags.user) {
+        let what = format!(
+            "--user {:?}: no user that is made over HTTP can have this name. {NAME_RULE}",
+            flags.user
+        );
+        bail!(WrongArguments(what));
     }
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&flags.user);
@@ -468,6 +481,13 @@ mod tests {
         certs(&["client", "--ca", &text(&folder("a")), "--out", &text(&folder("c")), "--user", "ada"])
             .expect("made");
         assert!(folder("c").join("client.pem").exists());
+        for name in ["a/b", "a\nb", "@node", "a,b", " ada"] {
+            let out = text(&folder("d"));
+            let refused = certs(&["client", "--ca", &text(&folder("a")), "--out", &out, "--user", name]);
+            let why = refused.expect_err("no user can have this name").to_string();
+            assert!(why.contains(&format!("--user {name:?}: no user that is made over HTTP")), "{why}");
+            assert!(!folder("d").exists());
+        }
         for key in ["a/ca.key", "a/node.key", "b/node.key", "c/client.key"] {
             use std::os::unix::fs::PermissionsExt;
             let mode = std::fs::metadata(folder(key)).expect("it is there").permissions().mode();
@@ -478,6 +498,18 @@ mod tests {
             std::fs::metadata(folder("a/ca.pem")).expect("it is there").permissions().mode()
         };
         assert_eq!(mode & 0o777, 0o644, "what clients trust is for all to read");
+    }
+
+    #[test]
+    fn each_ca_has_a_name_of_its_own() {
+        let name = || {
+            let key = KeyPair::generate().expect("a key");
+            let params = ca_params(OffsetDateTime::UNIX_EPOCH, &key);
+            let name = params.distinguished_name.get(&DnType::CommonName).cloned();
+            format!("{:?}", name.expect("it has a name"))
+        };
+        let (one, other) = (name(), name());
+        assert!(one.contains("Stave CA ") && one != other, "{one} {other}");
     }
 
     #[test]

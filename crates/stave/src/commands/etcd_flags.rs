@@ -63,7 +63,7 @@ pub(super) struct EtcdNames {
 }
 
 /// What those files hold.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct EtcdTexts {
     user: Option<String>,
     password: String,

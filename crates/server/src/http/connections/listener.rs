@@ -29,6 +29,10 @@ use crate::tls::{Acceptance, Tls, Transport};
 /// Bytes that wait in a socket and were not sent yet: beyond them a client that does not read is noticed.
 const UNSENT_BYTES: u32 = 128 << 10;
 
+/// The answer to a request in clear at a port for TLS.
+const WITHOUT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 77\r\n\
+    Connection: close\r\n\r\nThis port speaks HTTP with TLS alone: begin the address of it with https://.\n";
+
 /// How often, and how long each time, the next client waits for the descriptors of those that gave way.
 const ROOM_LOOKS: u32 = 50;
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
@@ -138,7 +142,8 @@ impl axum::serve::Listener for Listener {
                 if self.has_room().await { self.connections.admit(peer) } else { Err(Full::Listener) };
             match place {
                 Ok(connection) => match Transport::accepted(tcp, tls) {
-                    Ok(transport) => {
+                    Ok(mut transport) => {
+                        transport.tell_without_tls(WITHOUT_TLS);
                         if let Ok(local) = local {
                             // A connection has one.
                             let _ = connection.local.set(local);

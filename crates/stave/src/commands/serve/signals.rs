@@ -11,6 +11,7 @@ use server::Server;
 use server::etcd::EtcdAddress;
 use server::signals::Signal;
 
+use super::super::etcd_flags::{EtcdNames, EtcdTexts};
 use super::etcd_files::EtcdFiles;
 use super::host_names::KnownNames;
 use super::{ServeFlags, Setup};
@@ -61,6 +62,27 @@ impl Terminal {
 
 fn is_there(env: &Env) -> bool {
     env.disk.open("/dev/tty".as_ref(), OpenMode::Read).is_ok()
+}
+
+/// What becomes of that which the configuration has etcd shown: `files` takes it, if the node goes on with the etcd that it is
+/// for. What cannot be used is told in any case: with that the node would not start again.
+fn follow_etcd(
+    files: Option<&EtcdFiles>,
+    (names, texts): (EtcdNames, anyhow::Result<EtcdTexts>),
+    beside: &mut Reloaded,
+) {
+    let what = "etcd-user, etcd-password-file, etcd-ca, etcd-cert, etcd-key";
+    let Some(files) = files else {
+        if let Err(error) = texts {
+            beside.refused.push(format!("{what}, without which the node does not start again: {error:#}"));
+        }
+        return;
+    };
+    match texts.and_then(|texts| files.change(names, texts)) {
+        Ok(true) => beside.taken.push(format!("{what}, for requests from now on")),
+        Ok(false) => {}
+        Err(error) => beside.refused.push(format!("{what}, which stay as they were: {error:#}")),
+    }
 }
 
 impl Again<'_> {
@@ -168,15 +190,7 @@ impl Again<'_> {
             beside.waiting.push("join, and what etcd is shown there".to_owned());
         }
         // The etcd that this node goes on with is not shown what is for another one.
-        if let Some(files) = self.etcd.as_ref().filter(|_| !is_another) {
-            let what = "etcd-user, etcd-password-file, etcd-ca, etcd-cert, etcd-key";
-            let (names, texts) = setup.etcd;
-            match texts.and_then(|texts| files.change(names, texts)) {
-                Ok(true) => beside.taken.push(format!("{what}, for requests from now on")),
-                Ok(false) => {}
-                Err(error) => beside.refused.push(format!("{what}, which stay as they were: {error:#}")),
-            }
-        }
+        follow_etcd(self.etcd.as_ref().filter(|_| !is_another), setup.etcd, &mut beside);
         let told = server.reload_beside(setup.config, beside);
         if !told.refused.is_empty() {
             tracing::error!(event = "configuration_reread", log, "the configuration was read again; {told}");
@@ -186,5 +200,20 @@ impl Again<'_> {
             tracing::info!(event = "configuration_reread", log, "the configuration was read again; {told}");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_another_etcd_is_told_if_it_cannot_be_used() {
+        let names = || EtcdNames::of(&node::config::Settings::default()).expect("there are none");
+        let mut beside = Reloaded::default();
+        follow_etcd(None, (names(), Ok(EtcdTexts::default())), &mut beside);
+        assert!(beside.refused.is_empty(), "{:?}", beside.refused);
+        follow_etcd(None, (names(), Err(anyhow::anyhow!("half written"))), &mut beside);
+        assert!(beside.refused[0].contains("does not start again: half written"), "{:?}", beside.refused);
     }
 }
