@@ -1,8 +1,8 @@
 //! Set, add and delete with meta.
 
-use base::{Cas, Datatype, DocKey, Moment, NewVersion, SyncWrite, VbId, VersionMeta, limits};
+use base::{Cas, Datatype, DocKey, ItemKind, Moment, NewVersion, SyncWrite, VbId, VersionMeta, limits};
 use subdoc::exec::Late;
-use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, TieBreak, WithMeta};
+use vbucket::{ConflictRule, Existence, MAX_FOREIGN_CAS, MAX_REV_SEQNO, TieBreak, VBucket, WithMeta};
 
 use crate::bucket_core::active_for_change;
 use crate::documents::Documents;
@@ -145,7 +145,10 @@ fn apply_with(
     let (outcome, uuid) = {
         let mut shard = active_for_change(&documents.core, vb, request.key.collection)?;
         let ttl_s = shard.vb.collections().get(request.key.collection).and_then(|one| one.max_ttl_s);
-        change.new.meta_mut().expiry = documents.capped_expiry(&request.meta, ttl_s, now);
+        let capped = documents.capped_expiry(&request.meta, ttl_s, now);
+        // A version that comes once more does not live longer for it.
+        let had = if capped == request.meta.expiry { None } else { capped_before(&shard.vb, hash, request) };
+        change.new.meta_mut().expiry = had.map_or(capped, |had| had.min(capped));
         let outcome = shard.vb.apply_with_meta(hash, change, now, |new| {
             if let Some(late) = request.late {
                 write::fill(late, new);
@@ -157,6 +160,15 @@ fn apply_with(
         (outcome, shard.vb.uuid())
     };
     Mutated::done(outcome, uuid)
+}
+
+/// The expiry that a version got which comes once more. `None` if another one is there, or if it is not in memory: then the
+/// change is refused until it is, or needs none.
+fn capped_before(vb: &VBucket, hash: u64, request: &WithMetaRequest<'_>) -> Option<u32> {
+    let present = vb.find(hash, request.key).ok().flatten()?.meta();
+    let is_same = (present.cas, present.rev_seqno) == (request.meta.cas, request.meta.rev_seqno);
+    (is_same && !request.force && present.kind == ItemKind::Mutation && present.expiry > 0)
+        .then_some(present.expiry)
 }
 
 /// Whether a change gets a CAS of this node because its own is too far ahead; refused if the settings say so.

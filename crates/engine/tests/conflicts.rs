@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use base::env::Env;
 use base::{Cas, Datatype, ItemKind, Version, VersionMeta};
 use common::{VB, Watched, doc, pack};
@@ -58,8 +60,8 @@ fn agreed(world: &Watched, key: &str) -> (bool, Cas, u64, Datatype, Vec<u8>) {
     (kind.is_deleted(), cas, rev_seqno.0, datatype.without(Datatype::SNAPPY), plain)
 }
 
-fn send(version: &Version, to: &Watched) -> Result<Mutated, Refusal> {
-    let request = WithMetaRequest {
+fn with_meta_of(version: &Version) -> WithMetaRequest<'_> {
+    WithMetaRequest {
         key: version.key(),
         value: version.value(),
         datatype: version.meta().datatype,
@@ -69,7 +71,11 @@ fn send(version: &Version, to: &Watched) -> Result<Mutated, Refusal> {
         force: false,
         regenerate_cas: false,
         late: None,
-    };
+    }
+}
+
+fn send(version: &Version, to: &Watched) -> Result<Mutated, Refusal> {
+    let request = with_meta_of(version);
     let key = std::str::from_utf8(version.key().key).expect("text");
     to.settle(key, || to.bucket.documents().apply_with_meta(VB, &request, to.bucket.now()))
 }
@@ -150,4 +156,62 @@ fn a_value_that_loses_is_told_from_one_that_is_there() {
     assert_eq!(send(&more, &west).err(), Some(Refusal::Exists));
     send(&more, &east).expect("it wins");
     assert_eq!(send(&less, &east).err(), Some(Refusal::TieLost));
+}
+
+/// What both sides have of a document, its expiry included.
+fn agreed_on_all(sides: &[Watched; 2], key: &str) -> bool {
+    let of = |world: &Watched| (agreed(world, key), held(world, key).meta().expiry);
+    of(&sides[0]) == of(&sides[1])
+}
+
+#[test]
+fn a_longest_life_on_one_side_ends_documents_on_both() {
+    for rule in [ConflictRule::RevisionWins, ConflictRule::TimeWins] {
+        let sides = [(); 2].map(|()| cluster(rule, EvictionPolicy::ValueOnly));
+        let [east, west] = &sides;
+        west.bucket.set_param("max_ttl", "100").expect("a good value");
+        let expiry = |world: &Watched, key: &str| held(world, key).meta().expiry;
+        let begun = east.bucket.now().unix_s();
+        for (key, life) in [("never", 0), ("long", 5000), ("short", 50)] {
+            east.set(key, "v");
+            east.bucket.documents().touch(VB, doc(key), life, east.bucket.now()).expect("touched");
+            send(&held(east, key), west).expect("it is new there");
+        }
+        let capped = ["never", "long", "short"].map(|key| expiry(west, key) - begun);
+        assert_eq!(capped, [100, 100, 50]);
+        // What is sent once more, as behind a checkpoint that was lost, does not live longer for it.
+        sides.iter().for_each(|world| world.handles.clock.advance(Duration::from_secs(10)));
+        for key in ["never", "long", "short"] {
+            assert_eq!(send(&held(east, key), west).err(), Some(Refusal::Exists), "{key}");
+        }
+        assert_eq!(["never", "long", "short"].map(|key| expiry(west, key) - begun), capped);
+        // An expiry wins over none; the longer one of two wins, as in the original, until the shorter one is over.
+        send(&held(west, "never"), east).expect("it has an expiry");
+        assert_eq!(send(&held(west, "long"), east).err(), Some(Refusal::Exists));
+        assert!(agreed_on_all(&sides, "never") && !agreed_on_all(&sides, "long"));
+        sides.iter().for_each(|world| world.handles.clock.advance(Duration::from_secs(100)));
+        for key in ["never", "long", "short"] {
+            assert!(west.get(key).is_err(), "{key} has expired");
+            // With the same expiry on both sides, they may have made the same tombstone.
+            let sent = send(&held(west, key), east);
+            assert!(sent.is_ok() || key != "long", "the deletion is a later change: {sent:?}");
+            assert!(agreed_on_all(&sides, key) && held(east, key).meta().kind.is_deleted(), "{key}");
+            assert_eq!(send(&held(east, key), west).err(), Some(Refusal::Exists), "{key}");
+        }
+        sides.into_iter().for_each(Watched::end);
+    }
+}
+
+#[test]
+fn a_version_that_is_forced_gets_the_longest_life_again() {
+    let sides = [(); 2].map(|()| cluster(ConflictRule::RevisionWins, EvictionPolicy::ValueOnly));
+    let [east, west] = &sides;
+    west.bucket.set_param("max_ttl", "100").expect("a good value");
+    east.set("k", "v");
+    let version = held(east, "k");
+    send(&version, west).expect("it is new there");
+    west.handles.clock.advance(Duration::from_secs(10));
+    let request = WithMetaRequest { force: true, ..with_meta_of(&version) };
+    west.bucket.documents().apply_with_meta(VB, &request, west.bucket.now()).expect("forced");
+    assert_eq!(held(west, "k").meta().expiry, west.bucket.now().unix_s() + 100);
 }

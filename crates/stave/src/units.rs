@@ -65,6 +65,12 @@ pub fn moment_text(ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
 }
 
+/// A moment in whole seconds since 1970.
+pub fn utc_text(unix_s: u64) -> String {
+    let text = moment_text(unix_s.saturating_mul(1_000_000_000));
+    text.replace(".000000000Z", "Z")
+}
+
 /// Reads a length of time: a number with ms, s, m or h behind it; a plain number counts seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     const MOST_MS: u64 = 366 * 24 * 3_600_000;

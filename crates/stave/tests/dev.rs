@@ -465,11 +465,13 @@ fn command(dev: &Dev, arguments: &[&str]) -> Command {
     stave
 }
 
-/// What a command prints as JSON; the error if it fails.
+/// What a command prints as JSON at its end; the error if it fails.
 fn printed(command: &mut Command) -> Result<Value, String> {
     let output = command.output().expect("the binary is there");
     if output.status.success() {
-        Ok(serde_json::from_slice(&output.stdout).expect("JSON"))
+        // A follower that takes long has printed others before.
+        let lines = String::from_utf8(output.stdout).expect("text");
+        Ok(serde_json::from_str(lines.lines().next_back().expect("a summary")).expect("JSON"))
     } else {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }

@@ -1,7 +1,7 @@
 """Backups in an S3-compatible store, by the commands as people run them: nodes that are killed, backups that are killed,
 damaged objects, a store that refuses.
 
-STAVE is the binary. The store is moto, or MinIO if MINIO names its binary.
+STAVE is the binary. The store is moto, or MinIO or Versity's gateway to a folder if MINIO or VERSITYGW names its binary.
 """
 
 import json
@@ -40,18 +40,16 @@ class Moto:
         self.server.stop()
 
 
-class Minio:
-    """The store in a process of its own."""
+class Process:
+    """A store in a process of its own, with a folder. `words` makes its command of the folder and two addresses."""
 
-    def __init__(self, binary):
+    def __init__(self, words, login):
         self.folder = tempfile.TemporaryDirectory()
-        # It takes no port 0: one that was free a moment ago.
+        # Such stores take no port 0: those that were free a moment ago.
         with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as console:
-            self.address = "127.0.0.1:%d" % free.getsockname()[1]
-            console_address = "127.0.0.1:%d" % console.getsockname()[1]
-        words = [binary, "server", self.folder.name, "--address", self.address, "--console-address", console_address]
-        login = {"MINIO_ROOT_USER": KEY_ID, "MINIO_ROOT_PASSWORD": SECRET}
-        self.process = subprocess.Popen(words, env={**os.environ, **login}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.address, other = ("127.0.0.1:%d" % one.getsockname()[1] for one in (free, console))
+        command = words(self.folder.name, self.address, other)
+        self.process = subprocess.Popen(command, env={**os.environ, **login}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop(self):
         self.process.terminate()
@@ -59,13 +57,24 @@ class Minio:
         self.folder.cleanup()
 
 
+def minio(binary):
+    login = {"MINIO_ROOT_USER": KEY_ID, "MINIO_ROOT_PASSWORD": SECRET}
+    return Process(lambda folder, address, console: [binary, "server", folder, "--address", address, "--console-address", console], login)
+
+
+def versitygw(binary):
+    login = {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": SECRET}
+    # A bucket is a folder, and an object a file with extended attributes.
+    return Process(lambda folder, address, _: [binary, "--port", address, "--quiet", "posix", folder], login)
+
+
 KEY_ID, SECRET = "backup", "secret-secret"
 
 
 def setUpModule():
     global store, endpoint, s3
-    binary = os.environ.get("MINIO")
-    store = Minio(binary) if binary else Moto()
+    others = [(make, os.environ[name]) for name, make in (("MINIO", minio), ("VERSITYGW", versitygw)) if os.environ.get(name)]
+    store = others[0][0](others[0][1]) if others else Moto()
     endpoint = f"http://{store.address}"
     s3 = boto3.client(
         "s3",
@@ -160,6 +169,38 @@ class Backups(unittest.TestCase):
         self.server.kill()
         self.assertEqual(self.restored(), before)
 
+    def test_an_object_of_several_parts_comes_back(self):
+        kv = Kv(self.server.kv)
+        # What cannot be compressed, so that files are longer than a part.
+        for number in range(300):
+            kv.set(f"long-{number:05}", json.dumps(os.urandom(48 << 10).hex()))
+        kv.close()
+        self.back_up()
+        sizes = objects(self.bucket)
+        longest = max(sizes, key=sizes.get)
+        self.assertGreater(sizes[longest], 8 << 20, sizes)
+        # The tag of an object that came in parts ends with their number.
+        self.assertRegex(s3.head_object(Bucket=self.bucket, Key=longest)["ETag"], r'-[2-9]"$')
+        stave("backup", "verify", self.place, "--bucket", "default")
+        before = self.documents(self.server)
+        self.server.kill()
+        self.assertEqual(self.restored(), before)
+
+    def test_a_second_follower_is_refused_while_one_is_at_work(self):
+        process = subprocess.Popen(
+            command("backup", "--to", self.place, "--addr", self.server.kv, "--follow"),
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 60
+        while not any("/log/" in name for name in objects(self.bucket)):
+            self.assertIsNone(process.poll(), "it ended")
+            self.assertLess(time.monotonic(), deadline, "it has written no log")
+            time.sleep(0.1)
+        told = stave("backup", "--to", self.place, "--addr", self.server.kv, "--follow", "--once-caught-up", expected=3)
+        self.assertIn("another process works on the log", told)
+
     def test_a_backup_that_was_killed_is_not_complete_and_goes_on(self):
         slow = command("backup", "--to", self.place, "--addr", self.server.kv, "--max-rate", "128KiB")
         process = subprocess.Popen(slow, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -178,7 +219,9 @@ class Backups(unittest.TestCase):
         follow = ("--follow", "--once-caught-up", "--json")
         self.back_up(*follow)
         self.write(range(0, DOCUMENTS, 5), "followed")
-        told = json.loads(next(line for line in self.back_up(*follow).splitlines() if line.startswith("{")))
+        # The last line is the summary; others come each ten seconds.
+        told = [json.loads(line) for line in self.back_up(*follow).splitlines() if line.startswith("{")][-1]
+        self.assertEqual(told["end"], "caught up", told)
         before = self.documents(self.server)
         self.write(range(0, DOCUMENTS, 3), "later")
         stave("backup", "verify", self.place, "--bucket", "default")

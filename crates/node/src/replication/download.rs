@@ -6,6 +6,7 @@
 //! - What is in the folder under the name of a file is whole: fragments are written under another name, and the file is
 //!   renamed once all are durable.
 //! - A connection that breaks is made again, and the copy goes on where it stood as long as the source has the snapshot.
+//! - A fragment whose checksum is wrong is asked for again, a few times; then the copy is given up.
 //! - No more than one fragment is in memory, once; it is charged to the bucket.
 //! - Nothing is written for a bucket that is gone, nor into one that was made again under its name.
 //! - It goes on behind what was written since the bucket was opened, and behind nothing else: what was not durable when the
@@ -37,6 +38,8 @@ use crate::timer::Timer;
 
 /// Connections that may break one after the other without a fragment in between.
 const MOST_TRIES: u32 = 5;
+/// Fragments of a file that may come damaged on one connection, each of which is asked for again.
+const MOST_DAMAGED: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause between two fragments of a download whose rate is limited.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -66,7 +69,7 @@ pub enum DownloadFailure {
     Refused(&'static str, u16),
     /// What the source says of the snapshot cannot be used: why.
     Manifest(&'static str),
-    /// A fragment, or the whole, has another checksum.
+    /// Too many fragments, or the whole, have another checksum.
     Checksum,
     /// There is less room on the disk than the file takes.
     NoRoom,
@@ -388,7 +391,7 @@ impl Download {
         let (part, file) = self.held(|| self.part(manifest))?;
         *written = file.len()?.min(manifest.bytes);
         file.set_len(*written)?;
-        let mut unsynced = 0;
+        let (mut unsynced, mut damaged) = (0, 0);
         while *written < manifest.bytes {
             let length = (manifest.bytes - *written).min(fragment_bytes(self.most_at_once()));
             let wanted = json!({
@@ -400,20 +403,26 @@ impl Download {
                 self.request(opcode::GET_FILE_FRAGMENT, manifest.uuid.as_bytes(), wanted.as_bytes());
             let at = *written;
             // It is written from where it came to: no second copy of it is made.
-            let wrote = |status, value: &[u8]| {
-                success(status, "a fragment of a file")?;
-                let fragment = checked(value, length)?;
+            let write = |fragment: &[u8]| {
                 if !self.target.is_there() {
                     return Err(DownloadFailure::Gone);
                 }
-                file.write_at(fragment, at)?;
-                Ok(fragment.len() as u64)
+                Ok(file.write_at(fragment, at)?)
             };
-            let begun = self.env.clock.monotonic();
-            let bytes = first_of(ask(wire, &request, wrote), too_late(dial)).await??;
-            self.keep_rate(dial, bytes, begun).await;
-            *written += bytes;
-            unsynced += bytes;
+            let (begun, before) = (self.env.clock.monotonic(), damaged);
+            ask_for_fragment(dial, wire, &request, length, &mut damaged, &write).await?;
+            if damaged > before {
+                let (source, bucket, vb) = (&self.node, &self.bucket, self.vb);
+                tracing::info!(
+                    event = "vbucket_file_fragment_damaged", bucket, source, %vb, offset = at, length,
+                    times = damaged - before,
+                    "a fragment of the file of a vBucket came damaged, and whole when it was asked for again"
+                );
+            }
+            let came = length * u64::from(1 + damaged - before);
+            self.keep_rate(dial, came, begun).await;
+            *written += length;
+            unsynced += length;
             if self.fsync_bytes > 0 && unsynced >= self.fsync_bytes {
                 file.sync_data()?;
                 unsynced = 0;
@@ -470,6 +479,27 @@ impl Download {
             disk.rename(part, &self.into.path())?;
             Ok(disk.sync_dir(self.into.folder())?)
         })
+    }
+}
+
+/// Asks for a fragment, and has `write` write it; again, if its checksum is wrong, until too many were `damaged`.
+async fn ask_for_fragment(
+    dial: &impl DownloadDial,
+    wire: &mut impl Wire,
+    request: &RequestParts<'_>,
+    length: u64,
+    damaged: &mut u32,
+    write: &impl Fn(&[u8]) -> Result<(), DownloadFailure>,
+) -> Result<(), DownloadFailure> {
+    let wrote = |status, value: &[u8]| {
+        success(status, "a fragment of a file")?;
+        write(checked(value, length)?)
+    };
+    loop {
+        match first_of(ask(wire, request, wrote), too_late(dial)).await? {
+            Err(DownloadFailure::Checksum) if *damaged < MOST_DAMAGED => *damaged += 1,
+            outcome => return outcome,
+        }
     }
 }
 
@@ -541,6 +571,11 @@ async fn ask<W: Wire, T>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::future::{pending, ready};
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     #[test]
@@ -553,6 +588,106 @@ mod tests {
         for (value, length) in [(&flipped[..], 5), (&with[..], 4), (b"byt", 5), (b"", 5)] {
             assert!(checked(value, length).is_err(), "{value:?} {length}");
         }
+    }
+
+    /// A source that has its answers ready, one for each request.
+    struct Answers {
+        left: Vec<Vec<u8>>,
+        came: Vec<u8>,
+        out: Vec<u8>,
+        asked: usize,
+    }
+
+    impl Wire for Answers {
+        fn parts(&mut self) -> (&[u8], &mut Vec<u8>) {
+            (&self.came, &mut self.out)
+        }
+
+        fn consume(&mut self, bytes: usize) {
+            self.came.drain(..bytes);
+        }
+
+        fn send(&mut self) -> Result<(), LinkError> {
+            if !std::mem::take(&mut self.out).is_empty() {
+                self.asked += 1;
+                self.came.extend(self.left.remove(0));
+            }
+            Ok(())
+        }
+
+        fn unsent_bytes(&self) -> usize {
+            self.out.len()
+        }
+
+        fn held_bytes(&self) -> usize {
+            self.came.len()
+        }
+
+        fn poll_turn(&mut self, _: bool, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            Poll::Ready(Err(LinkError::Closed))
+        }
+    }
+
+    /// Time does not pass.
+    struct Still;
+
+    impl Timer for Still {
+        fn after(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+            Box::pin(pending())
+        }
+    }
+
+    impl DownloadDial for Still {
+        type Wire = Answers;
+
+        fn connect(&self, _: &Env, _: &str) -> impl Future<Output = Result<Answers, LinkError>> {
+            ready(Err(LinkError::Closed))
+        }
+
+        fn timer(&self) -> &dyn Timer {
+            self
+        }
+    }
+
+    /// The answer with a fragment and its checksum, of which a bit is flipped if it `is_damaged`.
+    fn answer(is_damaged: bool) -> Vec<u8> {
+        let mut value = [&b"bytes"[..], &crc32c::crc32c(b"bytes").to_be_bytes()].concat();
+        value[2] ^= u8::from(is_damaged);
+        let mut answer = vec![magic::RESPONSE, opcode::GET_FILE_FRAGMENT];
+        answer.resize(24, 0);
+        answer[8..12].copy_from_slice(&9_u32.to_be_bytes());
+        answer.extend(value);
+        answer
+    }
+
+    /// Asks for a fragment that comes damaged so many times; how that ends, what was written, and requests and damages.
+    fn asked_for(times: usize) -> (Result<(), DownloadFailure>, Vec<u8>, usize, u32) {
+        let left = (0..=times).map(|n| answer(n < times)).collect();
+        let mut wire = Answers { left, came: Vec::new(), out: Vec::new(), asked: 0 };
+        let (written, mut damaged) = (RefCell::new(Vec::new()), 0);
+        let request = RequestParts { opcode: opcode::GET_FILE_FRAGMENT, ..RequestParts::default() };
+        let write = |fragment: &[u8]| {
+            written.borrow_mut().extend_from_slice(fragment);
+            Ok(())
+        };
+        let asking = ask_for_fragment(&Still, &mut wire, &request, 5, &mut damaged, &write);
+        let Poll::Ready(outcome) = pin!(asking).poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("answers are there at once");
+        };
+        (outcome, written.into_inner(), wire.asked, damaged)
+    }
+
+    #[test]
+    fn a_damaged_fragment_is_asked_for_again_and_at_last_given_up() {
+        let most = MOST_DAMAGED as usize;
+        for times in [0, 1, most] {
+            let (outcome, written, asked, damaged) = asked_for(times);
+            assert!(outcome.is_ok(), "{times}: {outcome:?}");
+            assert_eq!((&written[..], asked, damaged as usize), (&b"bytes"[..], times + 1, times));
+        }
+        let (outcome, written, asked, _) = asked_for(most + 1);
+        assert!(matches!(outcome, Err(DownloadFailure::Checksum)), "{outcome:?}");
+        assert_eq!((written.len(), asked), (0, most + 1));
     }
 
     #[test]

@@ -70,7 +70,9 @@ pub(crate) struct FollowOptions {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FollowCounts {
     pub(crate) versions: u64,
+    /// Stretches of time that cannot be restored, as they are counted in what the log has, and how long they take together.
     pub(crate) gaps: u64,
+    pub(crate) gaps_ns: u64,
     pub(crate) rollbacks: u64,
     /// Parts of the log that were begun.
     pub(crate) epochs: u64,
@@ -202,6 +204,8 @@ impl Run<'_> {
         let following = Following {
             clock: &*self.env.clock,
             origin,
+            before: counts.clone(),
+            backups: 0,
             enough: writer.begun().max(self.begun),
             writer,
             prepared: Prepared::default(),
@@ -217,23 +221,19 @@ impl Run<'_> {
             failed: None,
             again: None,
         };
-        let (shared, stop, backups) = (Mutex::new(following), AtomicBool::new(false), Mutex::new(0));
+        let (shared, stop) = (Mutex::new(following), AtomicBool::new(false));
         let done = std::thread::scope(|scope| {
             scope.spawn(|| self.write(&shared, &stop));
             scope.spawn(|| self.ask(&shared, &stop));
-            scope.spawn(|| self.back_up(&shared, &stop, &backups));
+            scope.spawn(|| self.back_up(&shared, &stop));
             scope.spawn(|| self.join_segments(&shared, &stop));
             let done = self.stream(&shared);
             stop.store(true, Ordering::Relaxed);
             done
         });
         let following = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Following { writer, again, failed, longest_wait_ns, .. } = following;
-        counts.versions += writer.versions;
-        counts.gaps += writer.gaps;
-        counts.rollbacks += writer.rollbacks;
-        counts.backups += *lock(&backups);
-        (counts.horizon, counts.longest_wait_ns) = (writer.horizon(), longest_wait_ns);
+        *counts = following.counts();
+        let Following { writer, again, failed, .. } = following;
         match failed {
             Some(error) => return Err(error),
             // What came is kept, whatever ended the streams.
@@ -392,7 +392,7 @@ impl Run<'_> {
     }
 
     /// Makes a backup when it is time for one, so that a restore needs less of the log.
-    fn back_up(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool, backups: &Mutex<u64>) {
+    fn back_up(&self, shared: &Mutex<Following<'_>>, stop: &AtomicBool) {
         let now = || self.env.clock.monotonic();
         let mut due = now() + self.options.base_every;
         while !stop.load(Ordering::Relaxed) {
@@ -404,7 +404,7 @@ impl Run<'_> {
             match self.backup(stop) {
                 Ok(_) => {
                     due = now() + self.options.base_every;
-                    *lock(backups) += 1;
+                    lock(shared).backups += 1;
                 }
                 Err(_) if stop.load(Ordering::Relaxed) => {}
                 Err(error) => {
@@ -440,6 +440,10 @@ struct SeqnoPoll {
 struct Following<'a> {
     clock: &'a dyn base::env::Clock,
     origin: &'a [u64],
+    /// What it had come to before.
+    before: FollowCounts,
+    /// Backups that were made since.
+    backups: u64,
     writer: LogWriter,
     prepared: Prepared,
     goal: Option<SeqnoPoll>,
@@ -456,6 +460,22 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
+    /// What it has come to.
+    fn counts(&self) -> FollowCounts {
+        let (writer, before) = (&self.writer, &self.before);
+        let (gaps, gaps_ns) = writer.gaps();
+        FollowCounts {
+            versions: before.versions + writer.versions,
+            gaps: before.gaps + gaps,
+            gaps_ns: before.gaps_ns + gaps_ns,
+            rollbacks: before.rollbacks + writer.rollbacks,
+            epochs: before.epochs,
+            backups: before.backups + self.backups,
+            horizon: writer.horizon(),
+            longest_wait_ns: self.longest_wait_ns,
+        }
+    }
+
     /// A clock that was set back shows moments again that the log has: those are told apart by an epoch of their own.
     fn look_at_clock(&mut self) {
         if let Some(by_ns) = clock_set_back(self.writer.latest(), self.clock.unix_ns()) {
@@ -671,17 +691,8 @@ impl Watch for FollowWatch<'_, '_, '_> {
         lock(self.shared).settle();
         self.run.write_if_due(self.shared);
         let (counts, is_over) = {
-            let following = &mut *lock(self.shared);
-            let writer = &following.writer;
-            let counts = FollowCounts {
-                versions: writer.versions,
-                gaps: writer.gaps,
-                rollbacks: writer.rollbacks,
-                horizon: writer.horizon(),
-                longest_wait_ns: following.longest_wait_ns,
-                ..FollowCounts::default()
-            };
-            (counts, self.run.is_over(following))
+            let following = lock(self.shared);
+            (following.counts(), self.run.is_over(&following))
         };
         self.run.say(FollowNews::Following(&counts));
         if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -693,7 +704,11 @@ impl Watch for FollowWatch<'_, '_, '_> {
             self.run.say(FollowNews::Trouble(trouble.clone()));
             self.told = Some(trouble);
         }
-        let is_over = self.run.is_over(&lock(self.shared));
+        let (counts, is_over) = {
+            let following = lock(self.shared);
+            (following.counts(), self.run.is_over(&following))
+        };
+        self.run.say(FollowNews::Following(&counts));
         if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

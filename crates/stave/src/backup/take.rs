@@ -65,6 +65,8 @@ pub(crate) struct TakeOptions {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) manifest: BackupManifest,
+    /// Whether it goes on with an earlier, broken off attempt, whose moment it has then, if it has one.
+    pub(crate) is_resumed: bool,
     /// vBuckets that an earlier, broken off attempt had complete.
     pub(crate) kept: usize,
     /// vBuckets that have not changed since the backup that this one goes on from.
@@ -144,6 +146,7 @@ fn take_once(
     let base = base_of(repository, &target.bucket, vbuckets, options, sealer.is_some())?;
     let base_id = base.as_ref().map(|(id, _)| id);
     let unfinished = unfinished((env, target), repository, &now, base_id, options, sealer.is_some())?;
+    let is_resumed = unfinished.is_some();
     let cut = match without.take() {
         Some(why) => Cut::none(why),
         None => cut(env, target, options, unfinished.as_ref())?,
@@ -183,7 +186,7 @@ fn take_once(
         lock.check()?;
         let manifest = writer.finish(&target.bucket, env.clock.unix_s().into(), cut.id(), state)?;
         let (kept, without_moment) = (done.len(), cut.why_not.clone());
-        Ok(Taken { manifest, kept, unchanged, again, without_moment, without_settings })
+        Ok(Taken { manifest, is_resumed, kept, unchanged, again, without_moment, without_settings })
     };
     let taken: anyhow::Result<Taken> = copy();
     let lost = taken.as_ref().err().filter(|error| error.is::<SnapshotLost>());

@@ -32,7 +32,7 @@ use crate::backup::{
 };
 use crate::cli::{Outcome, ServerFlags, WrongArguments};
 use crate::client::Dialect;
-use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, thousands};
+use crate::units::{bytes, counted, parse_bytes, parse_duration, parse_moment, thousands, utc_text};
 
 /// Copy what a bucket holds into a folder while it serves.
 #[derive(Clone, Debug, Args)]
@@ -252,6 +252,9 @@ fn make(env: &Env, flags: &BackupFlags) -> anyhow::Result<Outcome> {
     })?;
     line.end();
     print(flags.json, &summary_json(&taken), &summary_text(&taken))?;
+    if let Some(what) = resumed_text(&taken) {
+        eprintln!("stave: {what}");
+    }
     if let Some(why) = &taken.without_moment {
         eprintln!("stave: vBuckets in this backup may be of different moments: {why}");
     }
@@ -290,7 +293,8 @@ fn summary_text(taken: &Taken) -> String {
         ("documents", thousands(total.documents)),
         ("tombstones", thousands(total.tombstones)),
         ("users and groups", users_text(manifest)),
-        ("of one moment", if manifest.snapshot.is_some() { "yes" } else { "no" }.to_owned()),
+        ("begun", begun_text(manifest)),
+        ("of one moment", moment_of(manifest)),
         ("vBuckets", thousands(manifest.vbuckets.into())),
         ("of them unchanged", thousands(taken.unchanged as u64)),
         ("of them with a new history", thousands(taken.again as u64)),
@@ -300,6 +304,29 @@ fn summary_text(taken: &Taken) -> String {
         ("seconds", thousands(seconds)),
     ];
     rows.iter().map(|(name, value)| format!("{name:<32}  {value}\n")).collect()
+}
+
+/// When a backup was begun.
+fn begun_text(manifest: &BackupManifest) -> String {
+    utc_text(manifest.begun_s)
+}
+
+/// Whether all vBuckets are of one moment. It is always the moment of the first try, however long ago that was.
+fn moment_of(manifest: &BackupManifest) -> String {
+    match manifest.snapshot {
+        Some(_) => format!("yes, right after {}", begun_text(manifest)),
+        None => "no".to_owned(),
+    }
+}
+
+/// What is told of a backup that goes on with one that was broken off.
+fn resumed_text(taken: &Taken) -> Option<String> {
+    let (manifest, begun) = (&taken.manifest, begun_text(&taken.manifest));
+    let what = match manifest.snapshot {
+        Some(_) => "it has what there was then; a backup after this one has what was changed since",
+        None => "the vBuckets that it had are of then, the others of now",
+    };
+    taken.is_resumed.then(|| format!("backup {} was begun at {begun} and broken off: {what}", manifest.id))
 }
 
 /// How many users and groups a backup has.
@@ -316,6 +343,7 @@ fn summary_json(taken: &Taken) -> Value {
     object["unchanged_vbuckets"] = json!(taken.unchanged);
     object["vbuckets_with_new_history"] = json!(taken.again);
     object["kept_vbuckets"] = json!(taken.kept);
+    object["resumed"] = json!(taken.is_resumed);
     object
 }
 
@@ -476,9 +504,11 @@ fn state_text(manifest: &BackupManifest) -> String {
     let settings: Vec<String> =
         manifest.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let settings = if settings.is_empty() { "not in the backup".to_owned() } else { settings.join(" ") };
-    let moment = if manifest.snapshot.is_some() { "yes" } else { "no" };
-    let users = users_text(manifest);
-    format!("  of one moment: {moment}\n  settings: {settings}\n  users and groups: {users}\n")
+    let (moment, users) = (moment_of(manifest), users_text(manifest));
+    let (begun, ended) = (begun_text(manifest), utc_text(manifest.ended_s));
+    format!(
+        "  begun: {begun}, complete: {ended}\n  of one moment: {moment}\n  settings: {settings}\n  users and groups: {users}\n"
+    )
 }
 
 fn show(env: &Env, one: &OneFlags) -> anyhow::Result<Outcome> {

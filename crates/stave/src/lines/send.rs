@@ -1,16 +1,18 @@
-//! Sends documents in batches, each to the node that its vBucket is active on.
+//! Sends documents in batches, each to the node that its vBucket is active on; or only asks there what would become of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::env::Env;
+use base::limits::MAX_COLLECTION_KEY_BYTES;
 use base::vbucket_map::vbucket_of;
 use base::{CollectionId, DocKey};
 use protocol::extras::StoreExtras;
 use protocol::{Status, opcode};
+use vbucket::collections::manifest::is_user_name;
 
 use super::Line;
-use crate::client::{Client, ClientError, Cluster, DocRequest, status_name};
+use crate::client::{Answer, Client, ClientError, Cluster, DocRequest, status_name};
 use crate::with_meta::{SourceCollection, create_collections};
 
 /// So much is sent before answers are waited for, at the most.
@@ -38,11 +40,14 @@ pub(crate) struct LineSender<'e> {
     keep_existing: bool,
     /// Whether collections that the bucket lacks are made.
     creates_collections: bool,
+    /// Nothing is changed: the nodes are asked for what they have under the keys.
+    is_trial: bool,
     /// The most documents a second.
     rate: Option<u32>,
     begun: Duration,
     sent: u64,
-    collections: BTreeMap<String, Result<CollectionId, String>>,
+    /// `None`: the bucket lacks it, and it would be made.
+    collections: BTreeMap<String, Result<Option<CollectionId>, String>>,
     waiting: Vec<(u64, Vec<u8>, DocRequest)>,
     waiting_bytes: usize,
     stored: u64,
@@ -65,6 +70,7 @@ impl<'e> LineSender<'e> {
             cluster,
             keep_existing,
             creates_collections: false,
+            is_trial: false,
             rate,
             begun,
             sent: 0,
@@ -81,6 +87,11 @@ impl<'e> LineSender<'e> {
         self.creates_collections = true;
     }
 
+    /// Changes nothing from now on: counts documents as if they were stored, and refuses what would be refused.
+    pub(crate) fn only_try(&mut self) {
+        self.is_trial = true;
+    }
+
     /// Sends a document, or lets it wait for more; lines that turned out to be refused. Its collection must be named.
     pub(crate) fn send(&mut self, number: u64, raw: Vec<u8>, line: &Line) -> anyhow::Result<Vec<Rejected>> {
         let name = line.collection.as_deref().unwrap_or("_default._default");
@@ -91,10 +102,20 @@ impl<'e> LineSender<'e> {
         if let Err(why) = line.check() {
             return Ok(vec![Rejected { number, raw, why }]);
         }
-        let request = match self.request(collection, line) {
+        let request = self.request(collection.unwrap_or(CollectionId::DEFAULT), line);
+        let request = request.and_then(|request| match collection {
+            None if line.key.len() > MAX_COLLECTION_KEY_BYTES => Err(refusal(Status::Einval.code())),
+            _ => Ok(request),
+        });
+        let request = match request {
             Ok(request) => request,
             Err(why) => return Ok(vec![Rejected { number, raw, why }]),
         };
+        if collection.is_none() {
+            self.stored += 1;
+            return Ok(Vec::new());
+        }
+        let request = if self.is_trial { question(request) } else { request };
         self.waiting_bytes += request.key.len() + request.value.len() + raw.len();
         self.waiting.push((number, raw, request));
         if self.waiting.len() >= MOST_REQUESTS || self.waiting_bytes >= MOST_BYTES {
@@ -126,13 +147,13 @@ impl<'e> LineSender<'e> {
         Ok(DocRequest { opcode: opcode::SUBDOC_MULTI_MUTATION, extras, value: paths(line)?, ..request })
     }
 
-    /// The number of a collection, which is asked for once.
-    fn collection(&mut self, name: &str) -> anyhow::Result<Result<CollectionId, String>> {
+    /// The number of a collection, which is asked for once; `None` if it would be made.
+    fn collection(&mut self, name: &str) -> anyhow::Result<Result<Option<CollectionId>, String>> {
         if name == "_default._default" {
-            return Ok(Ok(CollectionId::DEFAULT));
+            return Ok(Ok(Some(CollectionId::DEFAULT)));
         }
         if let Some(id) = name.strip_prefix("0x").and_then(|id| u32::from_str_radix(id, 16).ok()) {
-            return Ok(Ok(CollectionId(id)));
+            return Ok(Ok(Some(CollectionId(id))));
         }
         if let Some(known) = self.collections.get(name) {
             return Ok(known.clone());
@@ -142,14 +163,21 @@ impl<'e> LineSender<'e> {
         };
         let mut client = Client::open(self.env, &member)?;
         let found = match client.collection_id(name) {
-            Ok(id) => Ok(id),
+            Ok(id) => Ok(Some(id)),
             Err(ClientError::Collection { .. }) if self.creates_collections => {
                 let (scope, name_in_scope) = name.split_once('.').unwrap_or(("_default", name));
+                if self.is_trial {
+                    let can_be = (scope == "_default" || is_user_name(scope)) && is_user_name(name_in_scope);
+                    let made =
+                        if can_be { Ok(None) } else { Err(format!("no collection can be named `{name}`")) };
+                    self.collections.insert(name.to_owned(), made.clone());
+                    return Ok(made);
+                }
                 let (scope, name_in_scope) = (scope.to_owned(), name_in_scope.to_owned());
                 let wanted = SourceCollection { scope, name: name_in_scope, max_ttl_s: 0 };
                 // A name that none can have is the line's mistake.
                 create_collections(&mut client, &member, &[wanted])
-                    .and_then(|()| Ok(client.collection_id(name)?))
+                    .and_then(|()| Ok(Some(client.collection_id(name)?)))
                     .map_err(|error| format!("{error:#}"))
             }
             Err(error @ ClientError::Collection { .. }) => Err(lacking(&error)),
@@ -172,10 +200,15 @@ impl<'e> LineSender<'e> {
         let mut rejected = Vec::new();
         for ((number, raw), answer) in lines.into_iter().zip(answers) {
             match Status::from_code(answer.status_code) {
+                _ if self.is_trial => match would_be_kept(&answer) {
+                    Ok(is_there) if is_there && self.keep_existing => self.kept += 1,
+                    Ok(_) => self.stored += 1,
+                    Err(why) => rejected.push(Rejected { number, raw, why }),
+                },
                 Some(Status::Success) => self.stored += 1,
                 Some(Status::KeyEexists | Status::NotStored) if self.keep_existing => self.kept += 1,
                 _ => {
-                    let why = format!("the bucket refuses it: {}", status_name(answer.status_code));
+                    let why = refusal(answer.status_code);
                     rejected.push(Rejected { number, raw, why });
                 }
             }
@@ -221,6 +254,27 @@ fn paths(line: &Line) -> Result<Vec<u8>, String> {
     Ok(value)
 }
 
+fn refusal(status_code: u16) -> String {
+    format!("the bucket refuses it: {}", status_name(status_code))
+}
+
+/// Asks for what there is under the key of a request instead.
+fn question(request: DocRequest) -> DocRequest {
+    let DocRequest { vbucket, key, is_repeatable, .. } = request;
+    DocRequest { opcode: opcode::GET_META, vbucket, key, is_repeatable, ..DocRequest::default() }
+}
+
+/// Whether there is a document under a key; or why none can be stored there.
+fn would_be_kept(answer: &Answer) -> Result<bool, String> {
+    match Status::from_code(answer.status_code) {
+        // The first field says whether it is a tombstone.
+        Some(Status::Success) => Ok(answer.extras.get(..4) == Some(&[0; 4])),
+        // A user who may write may not be allowed to read.
+        Some(Status::KeyEnoent | Status::Eaccess) => Ok(false),
+        _ => Err(refusal(answer.status_code)),
+    }
+}
+
 /// What is said of a line whose collection the bucket lacks.
 fn lacking(error: &ClientError) -> String {
     format!("{error}; --create-collections makes those that are lacking")
@@ -229,6 +283,63 @@ fn lacking(error: &ClientError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lines::Body;
+    use crate::test_server::TestServer;
+
+    fn line(key: &str, collection: &str) -> Line {
+        let (key, collection) = (key.as_bytes().to_vec(), Some(collection.to_owned()));
+        Line { key, collection, body: Body::Json("{}".to_owned()), ..Line::default() }
+    }
+
+    /// Sends lines; documents that were stored, those that were there, and the keys of lines that were rejected.
+    fn sent(server: &TestServer, lines: &[Line], creates: bool, tries: bool) -> (u64, u64, Vec<String>) {
+        let env = Env::real();
+        let cluster = Cluster::open(&env, server.target(), &[]).expect("a cluster");
+        let mut sender = LineSender::new(cluster, true, None, &env);
+        if creates {
+            sender.create_collections();
+        }
+        if tries {
+            sender.only_try();
+        }
+        let mut rejected = Vec::new();
+        for line in lines {
+            rejected.extend(sender.send(0, line.key.clone(), line).expect("a node answers"));
+        }
+        let (stored, kept, last) = sender.finish().expect("a node answers");
+        rejected.extend(last);
+        let text = |one: Rejected| String::from_utf8(one.raw).expect("text");
+        let mut keys: Vec<String> = rejected.into_iter().map(text).collect();
+        keys.sort();
+        (stored, kept, keys)
+    }
+
+    #[test]
+    fn a_trial_tells_what_would_become_of_lines_and_changes_nothing() {
+        let mut server = TestServer::start();
+        let (default, lacking) = ("_default._default", "app.made");
+        sent(&server, &[line("there", default)], false, false);
+        let (longest, long) = ("k".repeat(246), "l".repeat(247));
+        let wrong = Line { xattrs: vec![("a.b".to_owned(), "1".to_owned())], ..line("wrong", default) };
+        let lines = [
+            line("there", default),
+            line("new", default),
+            line(&longest, lacking),
+            line(&long, lacking),
+            line("number", "0x99"),
+            line("none", "app._made"),
+            wrong,
+        ];
+        let lost = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        let without = lost(&[&longest, &long, "none", "number", "wrong"]);
+        assert_eq!(sent(&server, &lines, false, true), (1, 1, without));
+        let rejected = lost(&[&long, "none", "number", "wrong"]);
+        for _ in 0..2 {
+            assert_eq!(sent(&server, &lines, true, true), (2, 1, rejected.clone()), "it makes none");
+        }
+        assert_eq!(sent(&server, &lines, true, false), (2, 1, rejected), "what the trial said");
+        server.stop();
+    }
 
     #[test]
     fn the_flag_is_named_that_makes_collections() {

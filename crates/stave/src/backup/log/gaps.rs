@@ -109,7 +109,45 @@ impl GapSet {
         }
     }
 
+    /// How many there are, and how long they take together, up to a moment; with one that is open since `open`, if any.
+    pub(crate) fn up_to(&self, horizon: u64, open: Option<u64>) -> (u64, u64) {
+        let (mut count, mut total) = (0, 0);
+        let mut add = |(from, to): (u64, u64)| {
+            if from <= horizon {
+                (count, total) = (count + 1, total + (to.min(horizon + 1) - from));
+            }
+        };
+        // What is open hides all that follows.
+        let open = open.map(|from| self.around(from.saturating_add(1)).0.min(from));
+        let before = self.ranges().take_while(|(from, _)| open.is_none_or(|open| *from < open));
+        before.for_each(&mut add);
+        open.into_iter().for_each(|from| add((from, u64::MAX)));
+        (count, total)
+    }
+
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(from, to)| (*from, *to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_gap_counts_up_to_the_horizon_with_what_it_overlaps() {
+        let mut set = GapSet::default();
+        for (from, to) in [(10, 20), (15, 25), (40, 50)] {
+            set.add(from, to);
+        }
+        assert_eq!(set.up_to(100, None), (2, 25));
+        assert_eq!(set.up_to(45, None), (2, 15 + 6));
+        assert_eq!(set.up_to(39, None), (1, 15));
+        assert_eq!(set.up_to(100, Some(60)), (3, 25 + 41));
+        assert_eq!(set.up_to(100, Some(45)), (2, 15 + 61), "it goes on from the second one");
+        assert_eq!(set.up_to(100, Some(25)), (2, 15 + 76));
+        assert_eq!(set.up_to(100, Some(5)), (1, 96));
+        assert_eq!(set.up_to(100, Some(101)), (2, 25), "the log does not reach so far");
+        assert_eq!(GapSet::default().up_to(100, None), (0, 0));
     }
 }

@@ -11,6 +11,7 @@ use protocol::dcp::Marker;
 
 use super::entry::{LogEntry, LoggedChange, write_entry};
 use super::frame::{FrameHeader, FrameKind, FrameSeal};
+use super::gaps::GapSet;
 use super::position::{GroupCommit, LogPosition, SegmentState, SnapshotMarks};
 use super::segment_path;
 use crate::backup::BackupError;
@@ -101,7 +102,8 @@ pub(crate) struct LogWriter {
     /// Since when changes wait to be written, and since when a horizon does.
     waiting_since: (Option<u64>, Option<u64>),
     pub(crate) versions: u64,
-    pub(crate) gaps: u64,
+    /// Gaps that ended, of all vBuckets.
+    gaps: GapSet,
     pub(crate) rollbacks: u64,
 }
 
@@ -140,7 +142,7 @@ impl LogWriter {
             now,
             waiting_since: (None, None),
             versions: 0,
-            gaps: 0,
+            gaps: GapSet::default(),
             rollbacks: 0,
         })
     }
@@ -153,6 +155,13 @@ impl LogWriter {
     /// Up to which moment the log has everything, as it was said last.
     pub(crate) fn horizon(&self) -> u64 {
         self.commit.horizon
+    }
+
+    /// Stretches of time that cannot be restored, as `stave backup list` counts them, and nanoseconds in them: those that
+    /// ended or are open since this writer began.
+    pub(crate) fn gaps(&self) -> (u64, u64) {
+        let open = self.vbuckets.iter().filter_map(|at| at.gap).map(|(_, from)| from).min();
+        self.gaps.up_to(self.horizon(), open)
     }
 
     /// When its segment was begun.
@@ -251,14 +260,16 @@ impl LogWriter {
         }
         if !is_next && at.gap.is_none() {
             at.gap = Some((at.position.seqno.0, until));
-            self.gaps += 1;
             self.commit.gaps.push([vb.0.into(), 1, at.position.seqno.0, until]);
         }
         at.moment = moment;
         let snapshot = (at.position.snapshot_start, at.position.snapshot_end);
         at.position.advance(seqno, snapshot);
         at.is_consistent = seqno >= snapshot.1;
-        if at.is_consistent && at.gap.take().is_some() {
+        if at.is_consistent
+            && let Some((_, from)) = at.gap.take()
+        {
+            self.gaps.add(from, moment);
             self.commit.gaps.push([vb.0.into(), 0, seqno.0, moment]);
         }
         self.versions += u64::from(matches!(what, LoggedChange::Version(_)));
@@ -294,7 +305,9 @@ impl LogWriter {
         if let Some((since, moment)) = at.gap
             && since >= to.0
         {
-            self.commit.gaps.push([vb.0.into(), 0, to.0, at.moment.max(moment)]);
+            let end = at.moment.max(moment);
+            self.gaps.add(moment, end);
+            self.commit.gaps.push([vb.0.into(), 0, to.0, end]);
             at.gap = None;
         }
         // From the first change that went back on until the next snapshot is complete it is not known what was there.
@@ -348,8 +361,12 @@ impl LogWriter {
         }
         at.floor = at.floor.max(moment);
         let Position { seqno, snapshot_end, .. } = at.position;
-        if seqno >= snapshot_end && at.gap.take().is_some() {
-            self.commit.gaps.push([vb.0.into(), 0, seqno.0, moment.max(at.moment)]);
+        if seqno >= snapshot_end
+            && let Some((_, from)) = at.gap.take()
+        {
+            let end = moment.max(at.moment);
+            self.gaps.add(from, end);
+            self.commit.gaps.push([vb.0.into(), 0, seqno.0, end]);
             self.waiting_since.1.get_or_insert(self.now);
         }
     }

@@ -151,6 +151,15 @@ fn nearest(error: &BackupError) -> u64 {
     parse_utc(named.expect(&said)).expect(&said)
 }
 
+/// Gaps of a log as `stave backup list` tells them, and how long they take.
+fn gaps_of_log(dir: &Path) -> (u64, u64) {
+    let env = Env::real();
+    let log = ChangeLog::open(&Repository::new(&env, dir), BUCKET).expect("read");
+    let inside = super::log::gap_ranges(&log).expect("read");
+    let of_epochs = || inside.iter().flat_map(GapSet::ranges);
+    (of_epochs().count() as u64, of_epochs().map(|(from, to)| to - from).sum())
+}
+
 #[test]
 fn each_moment_of_a_followed_bucket_can_be_restored() {
     let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
@@ -179,6 +188,7 @@ fn each_moment_of_a_followed_bucket_can_be_restored() {
         follower.catch_up(&env);
     });
     assert!(counts.versions > 140 && counts.epochs == 1, "{counts:?}");
+    assert_eq!((counts.gaps, counts.gaps_ns), gaps_of_log(dir), "one number, by the follower and by the log");
     // The next one goes on, and has what was made while none followed.
     client.set(b"meanwhile", b"1", 0).expect("stored");
     model.insert((0, "meanwhile".to_owned()), "1".to_owned());
@@ -212,6 +222,28 @@ fn each_moment_of_a_followed_bucket_can_be_restored() {
     drop(client);
     server.stop();
     other.stop();
+}
+
+#[test]
+fn the_follower_and_the_log_count_gaps_alike() {
+    let (mut server, folder) = (TestServer::start(), tempfile::tempdir().expect("a folder"));
+    let (dir, env) = (folder.path(), Env::real());
+    let mut client = server.client();
+    let mut in_log = Vec::new();
+    // Of what is changed again and again while none follows, a part is missing.
+    for round in 0..2 {
+        for at in 0..20 * round {
+            client.set(b"meanwhile", format!("{at}").as_bytes(), 0).expect("stored");
+        }
+        let counts = followed(&server, dir, |follower| {
+            follower.catch_up(&env);
+        });
+        assert_eq!(counts.gaps, round, "{counts:?}");
+        in_log.push((gaps_of_log(dir), (counts.gaps, counts.gaps_ns)));
+    }
+    assert!(in_log.iter().all(|(log, follower)| log == follower) && in_log[1].0.1 > 0, "{in_log:?}");
+    drop(client);
+    server.stop();
 }
 
 #[test]

@@ -33,17 +33,7 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
     if epochs.is_empty() {
         return Ok(None);
     }
-    let mut ranges: Vec<GapSet> = epochs.iter().map(|_| GapSet::default()).collect();
-    // What is missing until an epoch ends is missing up to its horizon.
-    log.each_gap(&mut |gap| {
-        let (from, to) = (gap.from.1, gap.to.1);
-        let of_gap = epochs.iter().zip(&mut ranges).find(|(epoch, _)| epoch.number == gap.epoch);
-        let Some((epoch, ranges)) = of_gap.filter(|(epoch, _)| from <= epoch.horizon && to >= epoch.from)
-        else {
-            return;
-        };
-        ranges.add(from.max(epoch.from), to.min(epoch.horizon.max(from) + 1));
-    })?;
+    let ranges = gap_ranges(log)?;
     let head = |kind: &str| head(bucket, kind, is_long);
     let (mut text, mut parts) = (String::new(), Vec::new());
     let mut before: Option<u64> = None;
@@ -89,6 +79,23 @@ fn describe(log: &ChangeLog, bucket: &str, is_long: bool) -> Result<Option<LogRe
         text.push_str(&format!("{} {torn} at the end are not whole, and do not count\n", head("log")));
     }
     Ok(Some(LogReport { text, json: json!(parts), warning: None }))
+}
+
+/// The moments of each epoch that cannot be restored.
+pub(super) fn gap_ranges(log: &ChangeLog) -> Result<Vec<GapSet>, BackupError> {
+    let epochs = log.epochs();
+    let mut ranges: Vec<GapSet> = epochs.iter().map(|_| GapSet::default()).collect();
+    // What is missing until an epoch ends is missing up to its horizon.
+    log.each_gap(&mut |gap| {
+        let (from, to) = (gap.from.1, gap.to.1);
+        let of_gap = epochs.iter().zip(&mut ranges).find(|(epoch, _)| epoch.number == gap.epoch);
+        let Some((epoch, ranges)) = of_gap.filter(|(epoch, _)| from <= epoch.horizon && to >= epoch.from)
+        else {
+            return;
+        };
+        ranges.add(from.max(epoch.from), to.min(epoch.horizon.max(from) + 1));
+    })?;
+    Ok(ranges)
 }
 
 /// What a line about a log begins with: in a list below the columns of backups, whose moment it has none of.

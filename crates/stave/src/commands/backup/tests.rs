@@ -273,6 +273,13 @@ fn nothing_of_another_history_is_gone_on_with() {
     break_off(folder.path(), &first.manifest.id);
     let same = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
     assert_eq!((same.kept, &same.manifest.id), (4, &first.manifest.id), "{same:?}");
+    // It is of the moment of the first try, which is told.
+    assert!(same.is_resumed && same.manifest.begun_s == first.manifest.begun_s, "{same:?}");
+    let begun = utc_text(first.manifest.begun_s);
+    let told = resumed_text(&same).expect("it is told");
+    assert!(told.contains(&begun) && told.contains(&same.manifest.id), "{told}");
+    assert_eq!((resumed_text(&first), summary_json(&first)["resumed"].clone()), (None, json!(false)));
+    assert!(state_text(&same.manifest).contains(&format!("begun: {begun}, complete: ")));
     break_off(folder.path(), &first.manifest.id);
     drop(client);
     let http = server.http_target();
@@ -286,6 +293,7 @@ fn nothing_of_another_history_is_gone_on_with() {
     }
     let later = make_backup(&server, folder.path(), &TakeOptions::default()).expect("a backup");
     assert_eq!((later.kept, later.without_moment.as_deref()), (0, None), "{later:?}");
+    assert!(!later.is_resumed, "{later:?}");
     assert_eq!(values(&contents(folder.path())), new);
     drop(client);
     server.stop();

@@ -240,8 +240,14 @@ fn lines_that_cannot_be_sent_are_rejected_and_the_others_are_sent() {
     stave(&server, &["export", "--to", &path("out.jsonl")]).expect("it is written");
     let out = lines(path("out.jsonl").as_ref());
     assert_eq!(out.keys().collect::<Vec<_>>(), ["user::1", "user::2"]);
-    let unknown = import(&["--collection", "no.such"]).expect_err("there is no such collection");
-    assert!(unknown.contains("5 lines were rejected"), "{unknown}");
+    for more in [&[][..], &["--dry-run"]] {
+        let words = [&["--collection", "no.such"], more].concat();
+        let unknown = import(&words).expect_err("there is no such collection");
+        assert!(unknown.contains("5 lines were rejected"), "{words:?}: {unknown}");
+        let words = [&["--bucket", "other"], more].concat();
+        let unknown = import(&words).expect_err("there is no such bucket");
+        assert!(!unknown.contains("rejected"), "{words:?}: {unknown}");
+    }
     server.stop();
 }
 

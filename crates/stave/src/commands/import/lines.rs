@@ -91,7 +91,7 @@ struct CommonFlags {
     /// Leave documents alone that the bucket has already
     #[arg(long)]
     keep_existing: bool,
-    /// Look at every line and make its key, but send nothing
+    /// Look at every line, and ask the nodes whether they would take it, but change nothing
     #[arg(long)]
     dry_run: bool,
     /// A new file that gets the lines that were rejected, as they were
@@ -126,40 +126,25 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
     let mut documents = Documents::open(env, &flags.file, form)
         .with_context(|| format!("cannot read {}", flags.file.display()))?;
     let mut rejects = Rejects::open(env, flags, documents.head())?;
-    let mut sender = match flags.dry_run {
-        true => None,
-        false => {
-            let target = flags.server.target(Dialect::Couchbase)?;
-            let cluster = Cluster::open(
-                env,
-                target,
-                &[Feature::Xattr, Feature::SubdocAllowsAccessOnMultipleXattrKeys],
-            )?;
-            let mut sender = LineSender::new(cluster, flags.keep_existing, flags.rate, env);
-            if flags.create_collections {
-                sender.create_collections();
-            }
-            Some(sender)
-        }
-    };
+    let features = [Feature::Xattr, Feature::SubdocAllowsAccessOnMultipleXattrKeys];
+    let cluster = Cluster::open(env, flags.server.target(Dialect::Couchbase)?, &features)?;
+    let mut sender = LineSender::new(cluster, flags.keep_existing, flags.rate, env);
+    if flags.create_collections {
+        sender.create_collections();
+    }
+    if flags.dry_run {
+        sender.only_try();
+    }
     let mut line = StatusLine::new(env);
-    let (mut read, mut would_send) = (0_u64, 0);
+    let mut read = 0_u64;
     while let Some(next) = documents.next(env)? {
         read += 1;
         let rejected = match next.document {
             Err(why) => vec![Rejected { number: next.number, raw: next.raw, why }],
-            Ok(mut document) => match &mut sender {
-                None => {
-                    let checked =
-                        document.check().map_err(|why| Rejected { number: next.number, raw: next.raw, why });
-                    would_send += u64::from(checked.is_ok());
-                    checked.err().into_iter().collect()
-                }
-                Some(sender) => {
-                    document.collection.get_or_insert_with(|| flags.collection.clone());
-                    sender.send(next.number, next.raw, &document)?
-                }
-            },
+            Ok(mut document) => {
+                document.collection.get_or_insert_with(|| flags.collection.clone());
+                sender.send(next.number, next.raw, &document)?
+            }
         };
         rejects.take(&rejected)?;
         line.show(|seconds| {
@@ -171,15 +156,9 @@ fn run(env: &Env, flags: &CommonFlags, form: Form) -> anyhow::Result<Outcome> {
             )
         });
     }
-    let counts = sender.map(LineSender::finish).transpose()?;
+    let (stored, kept, rejected) = sender.finish()?;
     line.end();
-    let (stored, kept) = match counts {
-        Some((stored, kept, rejected)) => {
-            rejects.take(&rejected)?;
-            (stored, kept)
-        }
-        None => (would_send, 0),
-    };
+    rejects.take(&rejected)?;
     tell(flags, [read, stored, kept, rejects.finish()?])
 }
 
