@@ -11,15 +11,25 @@ const FOLDER: &str = "/fuzz";
 const WRAPPING: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// Calls a body with each of the seeds as it is, and `rounds` times with damage: the same bytes at each call.
+///
+/// # Panics
+///
+/// If the body does; then with the bytes, so that they can be tried again whatever else the body depends on.
 pub fn replay(seed: u64, rounds: u32, seeds: &[Vec<u8>], body: fn(&[u8])) {
-    seeds.iter().for_each(|bytes| body(bytes));
+    let try_with = |bytes: &[u8]| {
+        if std::panic::catch_unwind(|| body(bytes)).is_err() {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            panic!("the body panicked, as told above, at these {} bytes in hex: {hex}", bytes.len());
+        }
+    };
+    seeds.iter().for_each(|bytes| try_with(bytes));
     let mut rng = SplitMix64::new(seed);
     for _ in 0..rounds {
         let mut bytes = seeds[rng.below(seeds.len() as u64) as usize].clone();
         for _ in 0..=rng.below(4) {
             damage(&mut rng, &mut bytes);
         }
-        body(&bytes);
+        try_with(&bytes);
     }
 }
 
@@ -161,6 +171,15 @@ mod tests {
     #[test]
     fn damaged_keys_never_panic() {
         replay(4, 20_000, &[b"\x08key".to_vec(), b"\xff\xff\x03k".to_vec()], fuzz_doc_key);
+    }
+
+    #[test]
+    fn a_replay_tells_the_bytes_at_which_a_body_panics() {
+        let picky = |bytes: &[u8]| assert!(bytes != [0xab, 1], "picky");
+        let told = std::panic::catch_unwind(|| replay(5, 0, &[vec![1], vec![0xab, 1]], picky));
+        let told = told.expect_err("it panics");
+        let told = told.downcast_ref::<String>().expect("a text");
+        assert!(told.ends_with("at these 2 bytes in hex: ab01"), "{told}");
     }
 
     #[test]

@@ -138,16 +138,18 @@ impl Connection {
         self.state.lock().cut
     }
 
-    /// Has it closed.
-    pub fn close(&self, cut: Cut) {
-        let waker = {
+    /// Has it closed; whether it was not yet to be.
+    pub fn close(&self, cut: Cut) -> bool {
+        let (is_first, waker) = {
             let mut state = self.state.lock();
+            let is_first = state.cut.is_none();
             state.cut = state.cut.or(Some(cut));
-            state.waker.clone()
+            (is_first, state.waker.clone())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        is_first
     }
 
     /// Whether it has asked for nothing yet, or its client, who has not logged in, is waited for.
@@ -330,10 +332,10 @@ impl Connections {
                 }
             };
             if let Some(cut) = late {
-                if cut != Cut::Idle {
+                // One whose task has not come to it by the next tick is late once.
+                if connection.close(cut) && cut != Cut::Idle {
                     self.counters.http_late.fetch_add(1, Ordering::Relaxed);
                 }
-                connection.close(cut);
             }
         }
     }
@@ -342,7 +344,9 @@ impl Connections {
     pub fn stop(&self) {
         let places = self.places.lock();
         let waiting = places.taken.values().filter(|connection| connection.may_give_way());
-        waiting.for_each(|connection| connection.close(Cut::Idle));
+        for connection in waiting {
+            connection.close(Cut::Idle);
+        }
     }
 
     /// Notes bytes from a client.

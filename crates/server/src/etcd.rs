@@ -94,6 +94,8 @@ pub struct EtcdStore {
     current: AtomicUsize,
     /// What etcd calls itself, once it has answered: others have clusters of the same name.
     id: OnceLock<String>,
+    /// [`TIMEOUT`], but in tests.
+    timeout: Duration,
 }
 
 /// Why a request was not answered as it should be.
@@ -119,7 +121,7 @@ impl EtcdStore {
     fn below(env: Env, endpoints: Vec<String>, prefix: String, way: Arc<Way>) -> EtcdStore {
         let current = AtomicUsize::new(0);
         let names = Resolver::new(env.clone());
-        EtcdStore { env, endpoints, names, prefix, way, current, id: OnceLock::new() }
+        EtcdStore { env, endpoints, names, prefix, way, current, id: OnceLock::new(), timeout: TIMEOUT }
     }
 
     /// Asks one node of etcd after the other until one answers.
@@ -196,7 +198,7 @@ impl EtcdStore {
         let (body, access) = (body.to_string(), self.way.access());
         let answer = self.try_each(|endpoint, addr| {
             let ask = request(&access, endpoint, addr, token, path, &body);
-            let answer = http_client::ask(&self.env, ask, TIMEOUT)?;
+            let answer = http_client::ask(&self.env, ask, self.timeout)?;
             let json = serde_json::from_slice(&answer.body).map_err(|_| not_json(&answer))?;
             Ok((answer.status, json))
         });
@@ -301,7 +303,7 @@ impl EtcdStore {
         let watched = self.try_each(|endpoint, addr| {
             let ask = request(&access, endpoint, addr, token.as_deref(), "/v3/watch", &watch);
             let is_news = |line: &[u8]| !matches!(says(line), Watched::Nothing);
-            http_client::watch(&self.env, ask, TIMEOUT, at_most, &is_news)
+            http_client::watch(&self.env, ask, self.timeout, at_most, &is_news)
         });
         let lines = watched.map_err(|trouble| {
             let (Trouble::Io(reason) | Trouble::Refused(_, reason)) = trouble;
@@ -442,7 +444,8 @@ impl Store for EtcdStore {
         // No name of a cluster has a colon.
         let prefix = format!("{}:{name}/", self.prefix.trim_end_matches('/'));
         let way = Arc::clone(&self.way);
-        Ok(Some(Arc::new(EtcdStore::below(self.env.clone(), self.endpoints.clone(), prefix, way))))
+        let store = EtcdStore::below(self.env.clone(), self.endpoints.clone(), prefix, way);
+        Ok(Some(Arc::new(EtcdStore { timeout: self.timeout, ..store })))
     }
 
     fn fault(&self) -> Option<&'static str> {

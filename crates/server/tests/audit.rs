@@ -72,7 +72,7 @@ fn ask(client: &mut Client, opcode: u8, key: &[u8], value: &[u8], extras: &[u8])
 fn use_http(server: &Server) {
     taken(server, "PUT", ANN, &format!("password={SECRET}&roles=data_reader[default]&name=Ann"));
     let (eve, form) = ("/settings/rbac/users/local/eve", format!("password={SECRET}&roles=security_admin"));
-    // A form that a reader of JSON would take for an object.
+    // Neither JSON nor a form that a reader of JSON would take for an object sets a user.
     let (code, told) = http(server, "PUT", eve, &format!("{{=1&{form}"));
     assert!(code == 400 && told.contains("not JSON"), "{code} {told}");
     taken(server, "PUT", eve, &form);

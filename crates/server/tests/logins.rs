@@ -102,12 +102,13 @@ fn http_logins_under_way_share_the_guesses_that_are_free() {
     let (code, told) =
         http(&server, "PUT", "/settings/rbac/users/local/ann", "password=secret-1&roles=ro_admin");
     assert_eq!(code, 200, "{told}");
+    let begun = Instant::now();
     let (logins, now) = (&server.node().logins, server.node().env().clock.monotonic());
     for _ in 0..FREE - LEFT {
         assert!(logins.admit([127, 0, 0, 1].into(), b"ann", now).is_ok());
     }
     // The password of `http_as` is another one.
-    let (begun, addr) = (Instant::now(), server.http_addr());
+    let addr = server.http_addr();
     let codes: Vec<u16> = thread::scope(|scope| {
         let all: Vec<_> =
             (0..AT_ONCE).map(|_| scope.spawn(move || http_as("ann", addr, "GET", "/pools", "").0)).collect();

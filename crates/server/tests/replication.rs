@@ -435,6 +435,13 @@ fn a_replica_that_lost_its_role_follows_again_when_it_is_declared_again() {
     caught_up(&active, &replica);
 }
 
+/// Keys of each writer.
+const LEDGER_KEYS: u64 = 300;
+
+fn ledger_key(writer: u64, at: u64) -> String {
+    format!("w{writer}-{at}")
+}
+
 /// Writes to whichever node has the vBucket, and remembers what was acknowledged: for each key the last number and how
 /// often it was written.
 fn write_ledger(
@@ -446,7 +453,7 @@ fn write_ledger(
     let mut ledger: BTreeMap<String, u64> = BTreeMap::new();
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
-        let key = format!("w{writer}-{}", at % 300);
+        let key = ledger_key(writer, at % LEDGER_KEYS);
         let number = ledger.get(&key).map_or(1, |number| number + 1);
         let until = Instant::now() + PATIENCE;
         'again: loop {
@@ -470,6 +477,10 @@ fn write_ledger(
 #[test]
 fn taking_over_under_writes_loses_and_doubles_nothing() {
     let (from, to) = (Node::start(), Node::start());
+    // The first revision of a key is beyond the tombstones that the flusher has saved by then: here there are none.
+    for key in (0..2).flat_map(|writer| (0..LEDGER_KEYS).map(move |at| ledger_key(writer, at))) {
+        set(&from.bucket(), &key, b"0", 0).expect("stored");
+    }
     (0..1_000).for_each(|at| change(&from.bucket(), at));
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let buckets = [from.bucket(), to.bucket()];
@@ -497,7 +508,7 @@ fn taking_over_under_writes_loses_and_doubles_nothing() {
             .expect("it is there");
         assert_eq!(found.version.value(), number.to_string().as_bytes(), "{key}");
         // Every acknowledged write once.
-        assert_eq!(found.version.meta().rev_seqno, RevSeqno(*number), "{key}");
+        assert_eq!(found.version.meta().rev_seqno, RevSeqno(number + 1), "{key}");
     }
     assert_eq!(set(&from.bucket(), "k1", b"v", 0).err(), Some(Refusal::NotMyVbucket));
     let taken = to.link().taken_over;

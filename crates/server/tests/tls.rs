@@ -593,6 +593,40 @@ fn damaged_records_end_their_own_connection_alone() {
     server.stop().expect("a clean stop");
 }
 
+/// More than is taken at once comes behind what ends a session: it keeps no thread busy.
+#[test]
+fn what_follows_the_end_of_a_session_is_left_unread() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let https = server.http_tls_addr().expect("it speaks TLS");
+    let credentials = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, "Administrator:password");
+    for versions in [&version::TLS13, &version::TLS12] {
+        let config = fixture.versions(&[versions]);
+        // From who has logged in more is taken at once.
+        let over_kv = log_in(kvs(&server), Arc::clone(&config));
+        let mut over_http = connect(https, Arc::clone(&config));
+        let request = format!("GET /pools HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {credentials}\r\n\r\n");
+        over_http.write_all(request.as_bytes()).expect("sent");
+        over_http.read_exact(&mut [0; 12]).expect("an answer");
+        let mut stranger = connect(kvs(&server), config);
+        stranger.conn.complete_io(&mut stranger.sock).expect("a session");
+        for mut stream in [over_kv, over_http, stranger] {
+            stream.conn.send_close_notify();
+            let mut bytes = Vec::new();
+            stream.conn.write_tls(&mut bytes).expect("the end");
+            bytes.extend(noise(60_000));
+            // It may be closed before it has taken all.
+            let _ = stream.sock.write_all(&bytes).and_then(|()| stream.sock.shutdown(Shutdown::Write));
+            let _ = stream.sock.read_to_end(&mut Vec::new());
+        }
+    }
+    // Each thread of the node still serves.
+    for _ in 0..4 {
+        assert_eq!(ask(&mut log_in(kvs(&server), fixture.config()), opcode::SET, b"k", b"1").0, 0);
+    }
+    server.stop().expect("a clean stop");
+}
+
 #[test]
 fn a_hello_that_does_not_end_is_not_kept() {
     let fixture = Fixture::new();

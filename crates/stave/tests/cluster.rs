@@ -135,7 +135,7 @@ fn refused(asked: &Node, arguments: &[&str]) -> String {
 }
 
 fn post(node: &Node, path: &str, body: &str, expected: u16) {
-    let (code, text) = http(node, "POST", path, body);
+    let (code, text) = support::change(node, path, body, expected);
     assert_eq!(code, expected, "{path} {body}: {text}");
 }
 

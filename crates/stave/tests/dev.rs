@@ -41,9 +41,16 @@ impl Drop for Dev {
 }
 
 impl Dev {
+    /// No node is missed while the machine stands still for some seconds.
     fn start(more: &[&str]) -> Dev {
+        Dev::start_with(10_000, more)
+    }
+
+    /// The same with a lease of so many milliseconds.
+    fn start_with(lease_ms: u32, more: &[&str]) -> Dev {
         let mut child = Command::new(env!("CARGO_BIN_EXE_stave"))
             .args(["dev", "--kv", "127.0.0.1:0", "--http", "127.0.0.1:0", "--vbuckets", "4"])
+            .args(["--lease-ms", &lease_ms.to_string()])
             .args(more)
             .env_remove("STAVE_PASSWORD")
             .stdout(Stdio::piped())
@@ -192,7 +199,7 @@ fn set(dev: &Dev, keys: impl Iterator<Item = usize>) {
         let stave = env!("CARGO_BIN_EXE_stave");
         let written = Command::new(stave)
             .args(["set", &format!("k{key}"), "1", "--bucket", "orders", "--addr", dev.field("kv")])
-            .args(["--username", "Administrator", "--password", "password"])
+            .args(["--username", "Administrator", "--password", "password", "--timeout", "60"])
             .output()
             .expect("the binary is there");
         assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
@@ -201,7 +208,7 @@ fn set(dev: &Dev, keys: impl Iterator<Item = usize>) {
 
 #[test]
 fn documents_are_written_while_a_node_is_missed() {
-    let dev = Dev::start(&["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
+    let dev = Dev::start_with(3_000, &["--nodes", "3", "--replicas", "1", "--bucket", "orders:100MiB"]);
     let control = (dev.addr("control"), dev.addr("control"));
     // No node serves its vBuckets before others have taken over; each command waits for that.
     assert_eq!(http(&control, "POST", "/v1/dev/nodes/2/kill", "").0, 200);

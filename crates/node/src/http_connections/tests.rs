@@ -60,6 +60,18 @@ fn whoever_is_busy_stays() {
 }
 
 #[test]
+fn a_late_client_is_counted_once_however_long_its_end_takes() {
+    let connections = connections(2, 2);
+    let late = admit(&connections, A);
+    connections.received(&late, 10);
+    for second in 0..3 {
+        connections.tick(START_S + 10_000 + second);
+    }
+    assert_eq!(late.cut(), Some(Cut::SlowHead));
+    assert_eq!(connections.counters.http_late.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn a_client_without_a_login_that_is_waited_for_gives_way() {
     let connections = connections(2, 2);
     let [body, answer] = [A, B].map(|address| admit(&connections, address));

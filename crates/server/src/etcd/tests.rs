@@ -7,11 +7,19 @@ use support::{Certificates, Etcd, free_addr};
 
 use super::*;
 
+/// etcd hashes a password, or syncs a large change, within this on any machine.
+const PATIENT: Duration = Duration::from_secs(60);
+
+/// With more time for each answer than a node has.
+fn patient(address: &EtcdAddress, access: EtcdAccess) -> EtcdStore {
+    EtcdStore { timeout: PATIENT, ..EtcdStore::new(Env::real(), address, access) }
+}
+
 #[test]
 fn does_what_a_store_must() {
     let etcd = Etcd::start();
     let address = EtcdAddress::parse(&format!("etcd://127.0.0.1:1,{}/test", etcd.addr)).expect("an address");
-    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    let store = patient(&address, EtcdAccess::default());
     passes(&store);
     store.wait(Version(u64::from(u32::MAX)), Duration::ZERO).expect("who waits for no time is not kept");
 }
@@ -19,7 +27,7 @@ fn does_what_a_store_must() {
 #[test]
 fn nobody_there_is_a_failure() {
     let address = EtcdAddress::parse(&format!("etcd://{}/test", free_addr())).expect("an address");
-    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    let store = patient(&address, EtcdAccess::default());
     assert!(store.read().is_err() && store.grant(Duration::from_secs(1)).is_err());
 }
 
@@ -36,7 +44,7 @@ fn addresses() {
 fn etcd_may_come_and_go() {
     let mut etcd = Etcd::start();
     let address = EtcdAddress::parse(&format!("etcd://{}/test", etcd.addr)).expect("an address");
-    let store = EtcdStore::new(Env::real(), &address, EtcdAccess::default());
+    let store = patient(&address, EtcdAccess::default());
     let swap = Swap { key: "a", expected: Some(Version::ABSENT), value: Some(b"1"), lease: None };
     let swapped = store.swap(swap).expect("it answers");
     etcd.kill();
@@ -58,7 +66,7 @@ fn user(name: &str, password: &str) -> Option<EtcdUser> {
 
 fn store_at(etcd: &Etcd, access: EtcdAccess) -> EtcdStore {
     let address = EtcdAddress::parse(&format!("etcd://{}/test", etcd.addr)).expect("an address");
-    EtcdStore::new(Env::real(), &address, access)
+    patient(&address, access)
 }
 
 /// As an administrator would do it with `etcdctl`: a user who may use this cluster's keys and no others, and everybody
@@ -161,7 +169,8 @@ fn a_silent_end_does_not_keep_a_watch(etcd: &Etcd, access: EtcdAccess) {
     let now = known.read().expect("it answers").version;
 
     let address = EtcdAddress::parse(&format!("etcd://{addr},{}/test", etcd.addr)).expect("an address");
-    let store = EtcdStore::new(Env::real(), &address, access);
+    let timeout = Duration::from_secs(5);
+    let store = EtcdStore { timeout, ..EtcdStore::new(Env::real(), &address, access) };
     // Who has a token asks for nothing else first.
     store.way.keep_token(&store.way.access(), known.way.token().as_deref());
     store.wait(Version(now.0 - 1), Duration::from_secs(3600)).expect("the other one answers");

@@ -13,6 +13,8 @@ use super::{Spoken, client_of, fault, identity};
 
 /// The most that the node answers before a session is agreed on: its certificate and little beside it.
 const MOST_ANSWER_BYTES: usize = 16 << 10;
+/// More than a session takes at once.
+const MOST_TAKEN_BYTES: usize = 8 << 10;
 
 /// Any bytes as all that files in PEM are read for, and as a certificate as it is sent.
 pub fn fuzz_pem(bytes: &[u8]) {
@@ -43,56 +45,68 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Both with this certificate, which signs itself for `localhost`, and its key, in PEM.
+    /// Both with this certificate, which is for `localhost`, and its key; each takes certificates that a CA has signed. All is
+    /// PEM.
     ///
     /// # Errors
     ///
-    /// They are none.
-    pub fn new(certificate: &[u8], key: &[u8]) -> Result<Handshakes, PairError> {
-        let known = certificates(certificate).map_err(PairError::Certificate)?;
+    /// Certificate and key do not go together, or there is no CA.
+    pub fn new(certificate: &[u8], key: &[u8], ca: &[u8]) -> Result<Handshakes, PairError> {
+        let cas = certificates(ca).map_err(PairError::Certificate)?;
         // Certificates of clients are looked at, too.
-        let clients = client_verifier(Some(&known), ClientAuth::Optional).map_err(PairError::Certificate)?;
+        let clients = client_verifier(Some(&cas), ClientAuth::Optional).map_err(PairError::Certificate)?;
         let server = server_config(certificate, key, clients, &Spoken::any())?;
-        Ok(Handshakes { server, client: client_of(certificate, Some((certificate, key)))? })
+        Ok(Handshakes { server, client: client_of(ca, Some((certificate, key)))? })
     }
 
-    /// Any bytes as the first records of a client, in the place of what it sends behind its hello, and as changes of
-    /// that: the node is never told a byte of a client that it has not agreed with, and never answers much.
+    /// Any bytes as the first records of a client, in the place of what it sends behind its hello, as changes of that, and
+    /// behind the end of its session: the node is never told a byte of a client that it has not agreed with, never answers
+    /// much, and comes to an end.
     pub fn fuzz(&self, bytes: &[u8]) {
-        let server = || ServerConnection::new(Arc::clone(&self.server)).map(Connection::from);
-        let mut session = server().expect("a session");
-        answer(&mut session, bytes);
-        for damage in [None, Some(bytes)] {
-            let mut session = server().expect("a session");
-            let name = ServerName::try_from("localhost").expect("a name");
-            let client = ClientConnection::new(Arc::clone(&self.client), name).expect("a session");
-            let mut client = Connection::from(client);
-            let hello = sent(&mut client);
-            let told = answer(&mut session, &hello);
-            match damage {
-                None => drop(answer(&mut session, bytes)),
-                Some(damage) => {
-                    let _ = client.read_tls(&mut &told[..]);
-                    let _ = client.process_new_packets();
-                    let mut second = sent(&mut client);
-                    // A place in two bytes, and what is changed there.
-                    for change in damage.chunks_exact(3) {
-                        let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
-                        if let Some(byte) = second.get_mut(at) {
-                            *byte ^= change[2];
-                        }
-                    }
-                    answer(&mut session, &second);
-                }
+        answer(&mut self.server(), bytes);
+        answer(&mut self.begun().0, bytes);
+        let (mut session, _, mut second) = self.begun();
+        // A place in two bytes, and what is changed there.
+        for change in bytes.chunks_exact(3) {
+            let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
+            if let Some(byte) = second.get_mut(at) {
+                *byte ^= change[2];
             }
         }
+        answer(&mut session, &second);
+        let (mut session, mut client, second) = self.begun();
+        answer(&mut session, &second);
+        assert!(!session.is_handshaking(), "both agree on a session");
+        client.send_close_notify();
+        answer(&mut session, &[&sent(&mut client), bytes, &[0; MOST_TAKEN_BYTES]].concat());
     }
 
-    /// What a client says first.
-    pub fn hello(&self) -> Vec<u8> {
+    fn server(&self) -> Connection {
+        ServerConnection::new(Arc::clone(&self.server)).expect("a session").into()
+    }
+
+    fn client(&self) -> Connection {
         let name = ServerName::try_from("localhost").expect("a name");
-        let client = ClientConnection::new(Arc::clone(&self.client), name).expect("a session");
-        sent(&mut client.into())
+        ClientConnection::new(Arc::clone(&self.client), name).expect("a session").into()
+    }
+
+    /// A session that has answered a hello, its client, and what that sends next.
+    fn begun(&self) -> (Connection, Connection, Vec<u8>) {
+        let (mut session, mut client) = (self.server(), self.client());
+        let told = answer(&mut session, &sent(&mut client));
+        let mut told = &told[..];
+        while !told.is_empty() {
+            client.read_tls(&mut told).expect("there is room");
+            client.process_new_packets().expect("the client takes the node's certificate");
+        }
+        let second = sent(&mut client);
+        (session, client, second)
+    }
+
+    /// Whether the node goes on with a client that says this first.
+    pub fn is_taken(&self, hello: &[u8]) -> bool {
+        // An answer that begins with a record of the handshake (RFC 8446, 5.1).
+        answer(&mut self.server(), hello).first() == Some(&22)
     }
 }
 
@@ -108,7 +122,8 @@ fn sent(session: &mut Connection) -> Vec<u8> {
 /// What the node answers to bytes, as its streams do.
 fn answer(session: &mut Connection, bytes: &[u8]) -> Vec<u8> {
     let mut rest = bytes;
-    while !rest.is_empty() && session.read_tls(&mut rest).is_ok() {
+    // Of what follows the end of a session nothing is taken.
+    while !rest.is_empty() && session.read_tls(&mut rest).is_ok_and(|taken| taken > 0) {
         if let Err(error) = session.process_new_packets() {
             assert!(!fault::of(&error).is_empty());
             break;

@@ -282,10 +282,15 @@ impl TlsStream {
         let mut rest = encrypted;
         while !rest.is_empty() {
             let left = rest;
-            if self.session.read_tls(&mut rest).is_err() {
+            match self.session.read_tls(&mut rest) {
+                // The other end has said that nothing follows: what does is ignored (RFC 8446, 6.1), and never taken.
+                Ok(0) => break,
+                Ok(_) => {}
                 // Who reads has no room for what is decrypted already.
-                self.kept = left.to_vec();
-                break;
+                Err(_) => {
+                    self.kept = left.to_vec();
+                    break;
+                }
             }
             if let Err(error) = self.session.process_new_packets() {
                 self.fault = Some(fault::of(&error));

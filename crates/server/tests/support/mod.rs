@@ -129,6 +129,25 @@ pub fn http_as(user: &str, addr: SocketAddr, method: &str, path: &str, body: &st
     (code, body.to_owned())
 }
 
+/// What a member of a cluster answers to a change. Where etcd does not answer the member in time, it is asked again, as it
+/// says, for up to a minute; what was done all the same is refused then as being there, and has `done` as its code.
+pub fn change(server: &impl Reach, path: &str, body: &str, done: u16) -> (u16, String) {
+    let mut last = (0, String::new());
+    let clock = Env::real().clock;
+    let end = clock.monotonic() + Duration::from_secs(60);
+    while clock.monotonic() < end {
+        let (code, told) = http(server, "POST", path, body);
+        if last.0 == 503 && told.contains("already exists") {
+            return (done, told);
+        }
+        last = (code, told);
+        if code != 503 || !last.1.contains("the coordination store") {
+            break;
+        }
+    }
+    last
+}
+
 /// Asks as `http_as` does, and leaves the answer to the caller.
 pub fn ask(
     user: &str,

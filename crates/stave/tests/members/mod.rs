@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::etcd::Etcd;
 use crate::process::{Process, SERVE};
-use crate::support::{Client, Reach, http, json};
+use crate::support::{Client, Reach, change, json};
 
 /// vBuckets of a bucket.
 pub const VBUCKETS: u16 = 64;
@@ -81,7 +81,7 @@ pub fn said(child: Child) -> String {
 }
 
 pub fn post(asked: &impl Reach, path: &str, body: &str, expected: u16) {
-    let (code, told) = http(asked, "POST", path, body);
+    let (code, told) = change(asked, path, body, expected);
     assert_eq!(code, expected, "{path} {body}: {told}");
 }
 
