@@ -57,9 +57,6 @@ impl Core {
     }
 }
 
-/// How often the chore looks whether the bucket came to rest.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
 /// While there is work, the system's allocator may keep such a part of the quota free,
 const MOST_FREE_ONE_IN: u64 = 16;
 /// and this at least: giving back and taking again costs a page fault for each page.
@@ -102,7 +99,7 @@ impl Chore for AccountCheck {
         let now = core.env.clock.monotonic();
         let interval = Duration::from_secs(core.settings.get(Key::AccountCheckInterval));
         if self.compared.is_some_and(|compared| now < compared + interval) {
-            return Next::After(LOOK_EVERY);
+            return Next::After(core.keeper.look_again_after());
         }
         self.compared = Some(now);
         let figures = core.account_check();
@@ -115,6 +112,6 @@ impl Chore for AccountCheck {
                 "the account of documents is not what the heap says"
             );
         }
-        Next::After(LOOK_EVERY)
+        Next::After(core.keeper.look_again_after())
     }
 }

@@ -22,9 +22,7 @@ use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::shard_guard::Holder;
 
-/// Between two passes while nothing presses.
-const CALM_PAUSE: Duration = Duration::from_secs(1);
-/// Between two passes while it does.
+/// Between two passes while checkpoints take more than their share.
 const PRESSED_PAUSE: Duration = Duration::from_millis(10);
 /// Bounds of the size of a checkpoint that adapts to the quota.
 /// One that is closed early de-duplicates less, however large a part of the share its vBucket has; a larger one is
@@ -341,7 +339,7 @@ impl Chore for CheckpointRecovery {
         if is_pressed() {
             return Next::After(PRESSED_PAUSE);
         }
-        Next::After(CALM_PAUSE)
+        Next::After(checkpoints.core.keeper.look_again_after())
     }
 }
 

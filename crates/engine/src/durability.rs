@@ -15,7 +15,7 @@ use vbucket::{Completed, Garbage, NO_DEADLINE};
 
 use crate::bucket_core::Core;
 use crate::completion::Completion;
-use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
+use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::persistence::PersistenceWaiters;
 use crate::refusal::Refusal;
 use crate::settings::Key;
@@ -31,6 +31,8 @@ const TOLD_AT_ONCE: usize = 64;
 const LOOKED_AT_ONCE: usize = 256;
 /// A vBucket is not looked through for overdue prepares again before so much time has passed.
 const LEAST_REST: Duration = Duration::from_millis(5);
+/// How long the chore rests while no sync write is prepared: each deadline is noted with the keeper.
+const NO_DEADLINE_PAUSE: Duration = Duration::from_secs(60);
 
 /// What was decided under locks of vBuckets, to be told outside.
 #[must_use = "those who wait are told by `tell`"]
@@ -339,7 +341,7 @@ impl Chore for SyncWrites {
                 Ok(()) if slice.is_over() => return Next::Again,
                 Ok(()) => {}
                 Err(next) => {
-                    let pause = next.map_or(LONGEST_PAUSE, |at| Duration::from_nanos(at - now_ns));
+                    let pause = next.map_or(NO_DEADLINE_PAUSE, |at| Duration::from_nanos(at - now_ns));
                     return Next::After(pause);
                 }
             }

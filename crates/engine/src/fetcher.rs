@@ -90,6 +90,7 @@ impl Fetching {
     /// Runs fetch steps until the bucket is closed; for threads of their own.
     pub fn run_fetcher(&self) {
         while let Some(work) = self.queue.wait_for_work() {
+            self.core.keeper.rouse();
             self.fetch_work(work);
         }
     }

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Looks without a save or work before it rests: what was saved last is due after a second without another save.
 const LOOKS_BEFORE_REST: u32 = 20;
 /// How often it looks at rest: for what becomes due without a save, such as another try after a failure.
-const LOOK_AT_REST_EVERY: Duration = Duration::from_secs(1);
+const LOOK_AT_REST_EVERY: Duration = Duration::from_secs(5);
 /// How long it pauses after a failure before it tries again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 

@@ -186,6 +186,7 @@ impl Flushing {
         self.free(&mut removed);
         self.replicas.tell_replica_room();
         self.filer.saved();
+        self.core.keeper.rouse();
         progress
     }
 

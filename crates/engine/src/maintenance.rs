@@ -9,13 +9,41 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::bucket_core::Core;
-use crate::keeper::{Chore, ChoreId, LONGEST_PAUSE, Next, Slice};
+use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::replica::Replicas;
 use crate::tasks::TaskStats;
 use crate::wakes::Ring;
 
 /// When it is told to end, so that what it has begun ends in time, too.
 const END_AFTER: Duration = Duration::from_millis(22);
+
+/// A bucket whose memory has not changed for so long is at rest. By then checkpoints that were kept for streams have gone,
+/// and what was needed only for work is given back.
+const REST_AFTER: Duration = Duration::from_secs(12);
+
+/// Whether a bucket does anything, as its account of memory tells.
+struct Activity {
+    used_bytes: u64,
+    /// Since when it has not changed, on the monotonic clock.
+    since_ns: u64,
+}
+
+impl Activity {
+    /// Looks at the bucket, and notes whether it is at rest.
+    fn look(&mut self, core: &Core, now_ns: u64) {
+        let used_bytes = core.memory.used_bytes();
+        let is_roused = core.keeper.is_roused.swap(false, Ordering::Relaxed);
+        // Where there is no disk, no save tells that work begins.
+        if is_roused || used_bytes != self.used_bytes || core.is_ephemeral() {
+            *self = Activity { used_bytes, since_ns: now_ns };
+        }
+        let is_at_rest = now_ns.saturating_sub(self.since_ns) >= REST_AFTER.as_nanos() as u64;
+        let was_at_rest = core.keeper.is_at_rest.swap(is_at_rest, Ordering::AcqRel);
+        if !is_at_rest && (was_at_rest || is_roused) {
+            core.keeper.look_soon(now_ns);
+        }
+    }
+}
 
 /// What a chore did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,16 +134,22 @@ impl Maintenance {
 
     /// Runs chores until the bucket is closed; for a thread of its own.
     pub fn run_keeper(&self) {
+        let mut activity = Activity { used_bytes: 0, since_ns: self.core.env.clock.monotonic_ns() };
         while !self.core.keeper.is_stopping.load(Ordering::Relaxed) {
-            self.keep_step();
-            let now = self.core.env.clock.monotonic_ns();
-            let pause =
-                Duration::from_nanos(self.core.keeper.earliest_ns().saturating_sub(now)).min(LONGEST_PAUSE);
+            let pause = self.keep_round(&mut activity);
             let mut woken = self.core.keeper.is_woken.lock();
             if !std::mem::take(&mut *woken) && !pause.is_zero() {
                 self.core.keeper.wake.wait_for(&mut woken, pause);
             }
         }
+    }
+
+    /// A round of the thread; how long it sleeps then, if nobody wakes it.
+    fn keep_round(&self, activity: &mut Activity) -> Duration {
+        self.keep_step();
+        let now_ns = self.core.env.clock.monotonic_ns();
+        activity.look(&self.core, now_ns);
+        self.core.keeper.pause(now_ns)
     }
 
     /// Lets the keeper's thread end after its present step.
@@ -133,5 +167,73 @@ impl Maintenance {
             longest_ns: task.run.longest_ns(),
         };
         self.core.keeper.task_stats().map(stats).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::env::{Env, SimHandles};
+    use base::{Account, Cas, Datatype, DocKey, Heap, VbId};
+
+    use super::*;
+    use crate::bucket::Bucket;
+    use crate::config::BucketConfig;
+    use crate::store::{StoreMode, StoreRequest};
+
+    fn opened() -> (Bucket, SimHandles) {
+        let (mut env, handles) = Env::sim(1);
+        env.heap = Heap::new(Account::new());
+        let mut config = BucketConfig::new("test", "/data/test".into());
+        config.vbuckets = 8;
+        let store = kvstore::Couch::open(env.clone(), &config.dir, kvstore::CouchConfig::default());
+        let store = Arc::new(store.expect("the disk works"));
+        (Bucket::open(config, env, store).expect("the disk works"), handles)
+    }
+
+    fn save(bucket: &Bucket, key: &str) {
+        let request = StoreRequest {
+            key: DocKey::new(key.as_bytes()),
+            body: b"{}",
+            datatype: Datatype::RAW,
+            flags: 0,
+            expiry: 0,
+            mode: StoreMode::Set,
+            cas: Cas::ANY,
+            preserve_expiry: false,
+        };
+        bucket.documents.store(VbId(1), &request, bucket.now()).expect("there is room");
+        assert!(bucket.flushing.flush_all());
+    }
+
+    /// Runs rounds, each behind the pause of the one before, until so much time is over; how many.
+    fn rounds(bucket: &Bucket, handles: &SimHandles, activity: &mut Activity, time: Duration) -> usize {
+        let mut left = time;
+        let mut count = 0;
+        while !left.is_zero() {
+            // A chore that has more to do runs again at once, for no time of this clock.
+            let pause = bucket.maintenance.keep_round(activity).max(Duration::from_millis(1)).min(left);
+            handles.clock.advance(pause);
+            left -= pause;
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_bucket_without_changes_rests_until_something_is_saved() {
+        let (bucket, handles) = opened();
+        let is_at_rest = || bucket.core.keeper.is_at_rest.load(Ordering::Relaxed);
+        let mut activity = Activity { used_bytes: 0, since_ns: bucket.core.env.clock.monotonic_ns() };
+        let minute = Duration::from_secs(60);
+        for key in ["first", "second"] {
+            save(&bucket, key);
+            assert!(!is_at_rest(), "a save ends the rest");
+            let working = rounds(&bucket, &handles, &mut activity, REST_AFTER - Duration::from_secs(1));
+            assert!(working >= 11 && !is_at_rest(), "it looks every second: {working} rounds");
+            rounds(&bucket, &handles, &mut activity, minute);
+            assert!(is_at_rest());
+            let resting = rounds(&bucket, &handles, &mut activity, minute);
+            assert!((12..=24).contains(&resting) && is_at_rest(), "{resting} rounds in a minute of rest");
+        }
     }
 }

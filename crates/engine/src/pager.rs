@@ -21,8 +21,6 @@ use crate::keeper::{Chore, ChoreId, Next, Slice};
 use crate::settings::Key;
 use crate::victims::Victims;
 
-/// How long the pager rests when nobody wakes it.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it waits, after a pass that freed little, for the flusher and for those who hold what was evicted; twice as
 /// long after the next one,
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -99,7 +97,9 @@ impl Chore for Pager {
         }
         loop {
             match std::mem::take(&mut self.work) {
-                Work::Nothing if !self.begin(documents) => return self.rest(documents, LOOK_EVERY),
+                Work::Nothing if !self.begin(documents) => {
+                    return self.rest(documents, documents.core.keeper.look_again_after());
+                }
                 Work::Nothing => {}
                 Work::Learn(mut pass) => {
                     self.work =

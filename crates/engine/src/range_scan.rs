@@ -18,7 +18,7 @@ use crate::bucket_snapshot::BucketSnapshots;
 use crate::config::{BucketConfig, BucketKind};
 use crate::failure_log::{Failed, FailureLog};
 use crate::file_snapshot::{FileSnapshotTable, FileSnapshots};
-use crate::keeper::{Chore, LONGEST_PAUSE, Next, Slice};
+use crate::keeper::{Chore, Next, Slice};
 use crate::open_files::OpenScan;
 use crate::refusal::Refusal;
 use crate::settings::{Key, Settings};
@@ -625,6 +625,6 @@ impl Chore for StaleRangeScans {
         scans.range_scans().end_stale();
         scans.file_snapshots().end_stale();
         BucketSnapshots::of(&scans.core).end_stale();
-        Next::After(LONGEST_PAUSE)
+        Next::After(scans.core.keeper.look_again_after())
     }
 }

@@ -20,6 +20,7 @@ mod filling;
 mod flush;
 mod hit_rate;
 mod idle;
+mod interruptions;
 mod larger;
 mod load;
 mod locks;

@@ -117,11 +117,15 @@ pub fn run_on(pid: u32) -> bool {
     chrt.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// How many holds were added and the end of the longest one's range; nothing if none was.
-pub fn newer(now: &Holds, before: Option<&Holds>) -> Option<(u64, u64)> {
+/// Holds that came since.
+pub fn added(now: &Holds, before: Option<&Holds>) -> Vec<(u64, u64)> {
     let had = |to: &u64| before.and_then(|before| before.get(to)).copied().unwrap_or_default();
-    let added: Vec<(u64, u64)> =
-        now.iter().map(|(to, count)| (*to, count - had(to))).filter(|(_, count)| *count > 0).collect();
+    now.iter().map(|(to, count)| (*to, count - had(to))).filter(|(_, count)| *count > 0).collect()
+}
+
+/// How many holds were added and the end of the longest one's range; nothing if none was.
+fn newer(now: &Holds, before: Option<&Holds>) -> Option<(u64, u64)> {
+    let added = added(now, before);
     let longest_ns = added.last()?.0;
     Some((added.iter().map(|(_, count)| count).sum(), longest_ns))
 }

@@ -13,7 +13,8 @@ use harness::tree::Scratch;
 use protocol::{RequestParts, opcode};
 use serde_json::{Value, json};
 
-use super::locks::{Holds, STATS, holds_of_selected, newer, run_on};
+use super::interruptions::{Interruptions, held_s};
+use super::locks::{Holds, STATS, added, holds_of_selected, run_on};
 use super::output::{Output, Program};
 use super::process::{core_share, whole_cpu_seconds};
 use super::report::{Report, median};
@@ -36,6 +37,9 @@ pub struct ScrapeOptions {
     /// Scrapes that are measured.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     scrapes: u32,
+    /// Scrapes, each behind a change of all documents, that only the holds of locks are measured with.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    changed: u32,
     #[command(flatten)]
     program: Program,
     #[command(flatten)]
@@ -128,7 +132,6 @@ fn measure(
     // Every name must be there: a page without them would be cheap.
     let told = text.lines().filter(|line| line.starts_with("stave_collection_items{")).count();
     ensure!(told == clients.len() * each as usize, "the page tells of {told} collections");
-    let before = clients.iter_mut().map(holds).collect::<Result<Vec<_>>>()?;
     // What so many buckets cost while no client asks anything is not the scrape's.
     let idle = idle_share(server)?;
     let (mut wall_ms, cpu_s) = (Vec::new(), whole_cpu_seconds(server.pid())?);
@@ -139,12 +142,8 @@ fn measure(
     }
     // The thread that makes a page may have ended: its time counts.
     let spent_ms = (whole_cpu_seconds(server.pid())? - cpu_s) * 1e3 - idle * wall_ms.iter().sum::<f64>();
-    let mut longest_us = 0.0;
-    for (client, before) in clients.iter_mut().zip(&before) {
-        if let Some((_, ns)) = newer(&holds(client)?, Some(before)) {
-            longest_us = f64::max(longest_us, ns as f64 / 1e3);
-        }
-    }
+    let (held, machine) = Interruptions::during(|| changed(server, clients, options))?;
+    tell_holds(&held, &machine, row, report);
     report.detail(&format!("bytes_{row}"), json!(text.len()));
     report.detail(&format!("collections_{row}"), json!(told));
     println!("{} buckets, {told} collections {row}: {} bytes", clients.len(), text.len());
@@ -152,8 +151,42 @@ fn measure(
     report.add(&format!("collections_{row}"), told as f64, None);
     report.add(&format!("cpu_ms_{row}"), spent_ms / f64::from(options.scrapes), Some(MOST_CPU_MS));
     report.add(&format!("wall_ms_{row}"), median(&mut wall_ms), None);
-    report.add(&format!("longest_hold_us_{row}"), longest_us, Some(LONGEST_US));
     Ok(())
+}
+
+/// Holds of locks by scrapes that each come behind a change of all documents: a scrape of a quiet node holds none.
+fn changed(server: &Stave, clients: &mut [Client], options: &ScrapeOptions) -> Result<Holds> {
+    let before = clients.iter_mut().map(holds).collect::<Result<Vec<_>>>()?;
+    for _ in 0..options.changed {
+        clients.iter_mut().try_for_each(|client| fill(client, options.documents))?;
+        request(&server.http, "GET", "/metrics", "")?;
+    }
+    let mut new = Holds::new();
+    for (client, before) in clients.iter_mut().zip(&before) {
+        for (to_ns, count) in added(&holds(client)?, Some(before)) {
+            *new.entry(to_ns).or_default() += count;
+        }
+    }
+    Ok(new)
+}
+
+/// Tells what the locks were held for. What a hold was interrupted for is not the scrape's.
+fn tell_holds(holds: &Holds, machine: &Interruptions, row: &str, report: &mut Report) {
+    let longest = machine.longest(holds);
+    let long_ns = (LONGEST_US * 1e3) as u64;
+    let long: u64 = holds.range(long_ns..).map(|(_, count)| count).sum();
+    let expected = machine.expected(long_ns, held_s(holds));
+    let count: u64 = holds.values().sum();
+    println!(
+        "{count} holds of locks, {:.3} s of them; over {LONGEST_US} us {long}, where interruptions of this machine come to {expected:.2}",
+        held_s(holds)
+    );
+    report.detail(&format!("holds_{row}"), count.into());
+    report.detail(&format!("long_holds_{row}"), long.into());
+    report.detail(&format!("long_interruptions_{row}"), expected.into());
+    report.add(&format!("interruption_us_{row}"), machine.longest_ns() as f64 / 1e3, None);
+    report.add(&format!("longest_hold_interrupted_or_not_us_{row}"), longest.any_ns as f64 / 1e3, None);
+    report.add(&format!("longest_hold_us_{row}"), longest.work_ns as f64 / 1e3, Some(LONGEST_US));
 }
 
 /// What an idle node uses of one core, once it has brought its files up to date.

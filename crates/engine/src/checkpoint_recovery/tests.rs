@@ -11,6 +11,7 @@ use vbucket::{CursorId, Dropped, Range, RangeLimit};
 use super::*;
 use crate::bucket::Bucket;
 use crate::config::BucketConfig;
+use crate::keeper::LOOK_EVERY;
 use crate::mutated::Mutated;
 use crate::progress::Progress;
 use crate::refusal::Refusal;
@@ -82,7 +83,7 @@ impl World {
     /// Runs the chores until none is due.
     fn keep(&self) {
         assert!((0..1000).any(|_| !self.bucket.maintenance.keep_step()), "it comes to an end");
-        self.handles.clock.advance(CALM_PAUSE);
+        self.handles.clock.advance(LOOK_EVERY);
     }
 
     fn stats(&self) -> CheckpointMemoryStats {
@@ -281,7 +282,7 @@ fn what_is_on_disk_is_kept_for_a_while_and_within_a_part_of_the_quota() {
     assert!(world.bucket.flushing.flush_all());
     assert_eq!(start(), Seqno(2001));
     world.bucket.set_param("mem_low_wat_percent", "1").expect("it may be changed");
-    world.handles.clock.advance(CALM_PAUSE);
+    world.handles.clock.advance(LOOK_EVERY);
     world.keep();
     assert_eq!(start(), Seqno(2002));
 }
