@@ -203,7 +203,8 @@ const _: () = assert!(size_of::<ShardGuard<'_>>() <= 40, "a guard is small");
 struct AfterUnlock<'a> {
     book: &'a LockBook,
     wakes: Wakes,
-    since_ns: u64,
+    /// When a timed hold began; when it is over, how long it took.
+    timed_ns: u64,
     holder: Holder,
     is_timed: bool,
     /// Whether the vBucket is among [`LockBook::marks`]: it is noted there before the first change, so that a look that
@@ -220,9 +221,9 @@ impl<'a> ShardGuard<'a> {
             shard.held.is_multiple_of(FRONT_END_SAMPLE)
         };
         wakes::note_locked();
-        let since_ns = if is_timed { book.now_ns() } else { 0 };
+        let timed_ns = if is_timed { book.now_ns() } else { 0 };
         let wakes = Wakes::default();
-        ShardGuard { shard, after: AfterUnlock { book, wakes, since_ns, holder, is_timed, is_marked: false } }
+        ShardGuard { shard, after: AfterUnlock { book, wakes, timed_ns, holder, is_timed, is_marked: false } }
     }
 }
 
@@ -237,6 +238,10 @@ impl Drop for ShardGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         wakes::note_unlocked();
+        if self.after.is_timed {
+            // To wake a thread that waits for the lock is no part of the hold.
+            self.after.timed_ns = self.after.book.now_ns().saturating_sub(self.after.timed_ns);
+        }
         if !self.shard.wakes.is_empty() {
             self.after.wakes = std::mem::take(&mut self.shard.wakes);
         }
@@ -247,7 +252,7 @@ impl Drop for AfterUnlock<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.is_timed {
-            self.book.times.note(self.holder, self.book.now_ns().saturating_sub(self.since_ns));
+            self.book.times.note(self.holder, self.timed_ns);
         }
     }
 }
