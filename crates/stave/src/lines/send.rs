@@ -9,7 +9,6 @@ use base::vbucket_map::vbucket_of;
 use base::{CollectionId, DocKey};
 use protocol::extras::StoreExtras;
 use protocol::{Status, opcode};
-use vbucket::collections::manifest::is_user_name;
 
 use super::Line;
 use crate::client::{Answer, Client, ClientError, Cluster, DocRequest, status_name};
@@ -18,6 +17,8 @@ use crate::with_meta::{SourceCollection, create_collections};
 /// So much is sent before answers are waited for, at the most.
 const MOST_REQUESTS: usize = 256;
 const MOST_BYTES: usize = 4 << 20;
+/// Of a scope or a collection.
+const MAX_NAME_BYTES: usize = 251;
 /// Of sub-document changes: paths of one request, bytes of a path.
 const MOST_PATHS: usize = 16;
 const MOST_PATH_BYTES: usize = 1024;
@@ -254,6 +255,15 @@ fn paths(line: &Line) -> Result<Vec<u8>, String> {
     Ok(value)
 }
 
+/// Whether a client may make a scope or collection of this name: 1 to 251 letters, digits, `_`, `-` and `%`, of which the
+/// first one is neither `_` nor `%`.
+fn is_user_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-%".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(is_allowed)
+        && !name.starts_with(['_', '%'])
+}
+
 fn refusal(status_code: u16) -> String {
     format!("the bucket refuses it: {}", status_name(status_code))
 }
@@ -339,6 +349,15 @@ mod tests {
         }
         assert_eq!(sent(&server, &lines, true, false), (2, 1, rejected), "what the trial said");
         server.stop();
+    }
+
+    #[test]
+    fn names_that_can_be_made_are_those_of_a_node() {
+        let long = ["n".repeat(251), "n".repeat(252)];
+        let names = ["a", "", "_a", "%a", "a%", "a_-", "-a", "a$", "$a", "a.b", "\u{e9}", &long[0], &long[1]];
+        for name in names {
+            assert_eq!(is_user_name(name), vbucket::collections::manifest::is_user_name(name), "{name}");
+        }
     }
 
     #[test]
