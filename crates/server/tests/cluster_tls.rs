@@ -184,11 +184,12 @@ fn a_node_with_a_certificate_of_another_ca_is_not_followed() {
 fn a_node_that_is_not_followed_gets_no_share_in_silence() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Env::real().clock));
     let (ca, other) = (Ca::new(), Ca::new());
-    let first = Member::start(&ca, &ca, "all", &store);
+    let first = Member::start(&ca, &[&ca], "all", &store);
     let body = "name=default&ramQuotaMB=100&replicaNumber=1";
     let (code, text) = http(&first.server, "POST", "/pools/default/buckets", body);
     assert_eq!(code, 202, "{text}");
-    let second = Member::start(&other, &ca, "all", &store);
+    // It knows the CA of its own certificate, too: else it would not start.
+    let second = Member::start(&other, &[&ca, &other], "all", &store);
     ask(&first, &Command::Rebalance { eject: Vec::new() });
     let has_ended = |view: &View| view.state.rebalance.is_none() && view.state.finished.is_some();
     assert!(first.cluster.wait_until(SOON, |view, _| has_ended(view)), "it ends");
