@@ -163,12 +163,12 @@ fn handle(
     };
     let mut reply = Reply::new(desk.out, desk.counters, envelope, desk.elapsed_us);
     desk.session.follow_manifest();
-    let (lent, admitted) = admitted(row, desk.node, desk.session, request);
+    let (widened, admitted) = admitted(row, desk.node, desk.session, request);
     let (row, infos, key) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
             let lacks = refused.lacks();
-            give_back(desk.session, lent);
+            give_back(desk.session, widened);
             refuse(&mut reply, desk.node, desk.session, refused);
             kv::not_admitted(desk.node, desk.session, row, reply.answered(), lacks);
             return (reply.must_close().map_or(Outcome::Done, Outcome::Close), reply.answered());
@@ -189,7 +189,7 @@ fn handle(
     };
     let is_first = desk.finish.is_none();
     if let Some(kept) = kept_from(&mut ctx, closed, is_first, request) {
-        give_back(ctx.session, lent);
+        give_back(ctx.session, widened);
         return (kept, ctx.reply.answered());
     }
     note_asked(&mut ctx, desk.thread, request);
@@ -203,7 +203,7 @@ fn handle(
         Outcome::Then(go_on) if desk.thread != Thread::Elsewhere => go_on(&mut ctx),
         outcome => outcome,
     };
-    let lacked = give_back(ctx.session, lent);
+    let lacked = give_back(ctx.session, widened);
     // What is finished was told of when it was carried out.
     if !lacked.is_empty() && is_first && is_over(&outcome, desk.thread) {
         tell_let_through(ctx.node, ctx.session, row.name, lacked, ctx.reply.answered());
@@ -228,20 +228,20 @@ fn note_answer(ctx: &Context<'_>, request: &Request<'_>, outcome: &Outcome) {
 }
 
 /// What a session has for one request that lacks privileges.
-struct Lent {
+struct LetThrough {
     /// Its own rights.
     mine: Rights,
     /// Those and what the request lacks.
-    lent: Rights,
+    widened: Rights,
 }
 
-/// Admits a request. With it comes what the session is lent, if the request goes on without privileges that it needs.
+/// Admits a request. With it comes what the session goes on with, if the request goes on without privileges that it needs.
 fn admitted<'a>(
     row: Option<&'static Row>,
     node: &Node,
     session: &mut Session,
     request: &Request<'a>,
-) -> (Option<Lent>, Result<Admitted<'a>, Refused>) {
+) -> (Option<LetThrough>, Result<Admitted<'a>, Refused>) {
     match admit_or_log_in(row, node, session, request) {
         Err(refused @ (Refused::UnknownCollection | Refused::Denied(..))) if node.privilege_debug.is_on() => {
             debugged(row, node, session, request, refused)
@@ -251,7 +251,7 @@ fn admitted<'a>(
 }
 
 /// What becomes of a request that is refused, on a node that lets those through which lack a privilege: it is admitted, and
-/// the session is lent what all requests of this command need; what this one needs beside that, its handler asks for.
+/// the session has what all requests of this command need; what this one needs beside that, its handler asks for.
 #[cold]
 fn debugged<'a>(
     row: Option<&'static Row>,
@@ -259,10 +259,10 @@ fn debugged<'a>(
     session: &mut Session,
     request: &Request<'a>,
     refused: Refused,
-) -> (Option<Lent>, Result<Admitted<'a>, Refused>) {
+) -> (Option<LetThrough>, Result<Admitted<'a>, Refused>) {
     let Some(row) = row else { return (None, Err(refused)) };
-    let lent = session.rights.clone().with(row.privileges);
-    let mine = std::mem::replace(&mut session.rights, lent.clone());
+    let widened = session.rights.clone().with(row.privileges);
+    let mine = std::mem::replace(&mut session.rights, widened.clone());
     let admitted = admit(Some(row), session, request);
     let lacked = match &admitted {
         Ok((_, infos, key)) if infos.impersonate.is_none() => lacked(row, *key, &mine),
@@ -273,7 +273,7 @@ fn debugged<'a>(
         session.rights = mine;
         return (None, Err(refused));
     }
-    (Some(Lent { mine, lent }), admitted)
+    (Some(LetThrough { mine, widened }), admitted)
 }
 
 /// What `rights` lack of that which a command needs of all requests.
@@ -287,8 +287,9 @@ fn lacked(row: &Row, key: DocKey<'_>, rights: &Rights) -> Privileges {
 
 /// Ends what [`debugged`] began, and says which privileges were missing. A handler that has changed what the session may do has
 /// done so for good.
-fn give_back(session: &mut Session, lent: Option<Lent>) -> Privileges {
-    if let Some(Lent { mine, .. }) = lent.filter(|lent| session.rights.is_same(&lent.lent)) {
+fn give_back(session: &mut Session, widened: Option<LetThrough>) -> Privileges {
+    if let Some(LetThrough { mine, .. }) = widened.filter(|widened| session.rights.is_same(&widened.widened))
+    {
         session.rights = mine;
     }
     session.let_through.take()
