@@ -110,7 +110,9 @@ fn commands_reach_nodes_by_tls() {
     kv(&["import", "lines", &lines]);
     kv(&["backup", "--to", &path(folder.path(), "backup")]);
     kv(&["restore", "--from", &path(folder.path(), "backup")]);
-    assert!(kv(&["drain", "default", "--json"]).contains("16"));
+    let drained: Value = serde_json::from_str(&kv(&["drain", "default", "--json"])).expect("JSON");
+    // What was imported once more, and was not flushed yet, comes behind its earlier version.
+    assert!(drained["mutations"].as_u64().is_some_and(|count| count >= 16), "{drained}");
     let bench = ["bench", "--keys", "100", "--populate", "--operations", "2000", "--pipeline", "16"];
     let more = ["--connections", "4", "--value-size", "2000", "--collections", "2", "--json"];
     let report: Value = serde_json::from_str(&kv(&[&bench[..], &more[..]].concat())).expect("JSON");
