@@ -427,7 +427,7 @@ fn a_backup_that_goes_on_is_of_one_moment_if_all_of_it_is_and_leaves_a_given_sna
     write("before");
     let made = crate::client::dcp::make_snapshot(&env, &server.target()).expect("a moment");
     write("behind");
-    let given = TakeOptions { snapshot: Some(made.id.clone()), ..TakeOptions::default() };
+    let given = TakeOptions { snapshot: Some(made.id.clone()), is_full: true, ..TakeOptions::default() };
     let disk = &env.disk;
     for is_whole in [true, false] {
         let taken = make_backup(&server, folder.path(), &given).expect("a backup").manifest;
