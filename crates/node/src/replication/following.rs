@@ -156,3 +156,48 @@ fn follow(
     }
     has_line
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use base::VbState;
+    use base::env::SimHandles;
+    use engine::{Bucket, BucketConfig};
+
+    use super::*;
+
+    #[test]
+    pub(crate) fn a_link_takes_over_no_more_vbuckets_at_once_than_its_limit() {
+        let config = BucketConfig { vbuckets: 8, ..BucketConfig::new("b", "/data".into()) };
+        let env = SimHandles::new(1).env();
+        let bucket = Bucket::open(config, env, Arc::new(kvstore::Memory::default()));
+        let bucket = Arc::new(bucket.expect("an empty bucket opens"));
+        let mut wanted = BTreeMap::new();
+        for vb in (0..5).map(VbId) {
+            bucket.roles().set_vbucket_state(vb, VbState::Pending, None).expect("there is one");
+            wanted.insert(vb, Mode::TakeOver);
+        }
+        let config = ConsumerConfig {
+            name: "link".to_owned(),
+            consumer_name: None,
+            buffer_bytes: 1 << 20,
+            noop_interval_s: 1,
+            features: Features { collections: true, snappy: true, json: true },
+            takes_files: false,
+            change_streams: false,
+        };
+        let mut consumer = Consumer::new(bucket, config);
+        let (mut followed, mut out) = (BTreeMap::new(), Vec::new());
+        let mut turn = |consumer: &mut Consumer, wanted: &_| {
+            let has_line = follow(consumer, wanted, &BTreeMap::new(), &mut followed, 2, &mut out);
+            (has_line, consumer.taking_over())
+        };
+        assert_eq!(turn(&mut consumer, &wanted), (true, 2));
+        assert_eq!(turn(&mut consumer, &wanted), (true, 2));
+        // One is not wanted any more: another one has its place.
+        wanted.remove(&VbId(0));
+        assert_eq!(turn(&mut consumer, &wanted), (true, 2));
+        // What follows is not limited.
+        wanted.values_mut().for_each(|mode| *mode = Mode::Replicate);
+        assert_eq!(turn(&mut consumer, &wanted), (false, 0));
+    }
+}

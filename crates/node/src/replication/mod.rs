@@ -8,7 +8,7 @@ pub mod download;
 mod download_places;
 mod drive;
 mod fills;
-mod following;
+pub(crate) mod following;
 mod link;
 mod link_limits;
 pub(crate) mod login;

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::cluster::{adoption, apply, founding, noted, serving};
 use crate::config::descriptors;
-use crate::replication::login;
+use crate::replication::{following, login};
 use crate::{connection_memory, data_dir, http_connections, login_throttle, long_work, reaper};
 
 /// They panic where they find something.
-const TESTS: [fn(); 26] = [
+const TESTS: [fn(); 27] = [
     adoption::tests::numbers_of_a_bucket_do_not_go_back_with_an_older_state,
     apply::tests::what_fails_for_one_bucket_keeps_no_other_one_from_its_turn,
     noted::tests::a_bucket_that_the_node_has_had_is_known_by_its_identity,
@@ -34,6 +34,7 @@ const TESTS: [fn(); 26] = [
     turns::short_requests_about_large_documents_end_a_turn,
     turns::what_takes_long_leaves_its_worker,
     data_dir::tests::files_that_a_node_makes_are_for_its_owner_alone,
+    following::tests::a_link_takes_over_no_more_vbuckets_at_once_than_its_limit,
     login::tests::a_node_that_wants_the_password_as_it_is_does_not_get_it,
     roles::streams_need_the_privilege_in_all_that_they_are_about,
     roles::each_command_is_for_the_roles_of_the_table,
