@@ -27,14 +27,57 @@ enum Harm {
     Hold(u64),
 }
 
+/// Which bits of a connection are flipped.
+#[derive(Clone, Copy)]
+enum Flip {
+    None,
+    /// One behind so many bytes.
+    One(u64),
+    /// One of each large answer behind so many bytes.
+    Each(u64),
+}
+
+/// Flips bits of the answers on a connection.
+struct Flipper {
+    flip: Flip,
+    /// Bytes that came.
+    came: u64,
+    /// Where in an answer the next byte is.
+    at: usize,
+    head: [u8; 24],
+}
+
+impl Flipper {
+    const IN_VALUE: usize = 1_000;
+
+    fn pass(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            let (body, at) =
+                (u32::from_be_bytes(self.head[8..12].try_into().expect("four")) as usize, self.at);
+            let is_large = body > 2 * Self::IN_VALUE;
+            match self.flip {
+                Flip::One(place) if place == self.came => *byte ^= 1,
+                Flip::Each(from) if from <= self.came && is_large && at == 24 + Self::IN_VALUE => *byte ^= 1,
+                _ => {}
+            }
+            if at < 24 {
+                self.head[at] = *byte;
+            }
+            self.came += 1;
+            let body = u32::from_be_bytes(self.head[8..12].try_into().expect("four")) as usize;
+            self.at = if at + 1 >= 24 && at + 1 == 24 + body { 0 } else { at + 1 };
+        }
+    }
+}
+
 impl Between {
-    /// The first connection is cut after so many bytes, and a bit behind `flip` of each one is flipped.
-    fn to(source: SocketAddr, cut: u64, flip: u64) -> Between {
+    /// The first connection is cut after so many bytes, and bits of each one are flipped.
+    fn to(source: SocketAddr, cut: u64, flip: Flip) -> Between {
         Between::harming(source, (0, Harm::Cut(cut)), (0, flip))
     }
 
-    /// The connection of that number is harmed, and a bit behind `flip` of those from a number on is flipped.
-    fn harming(source: SocketAddr, harm: (u64, Harm), flip: (u64, u64)) -> Between {
+    /// The connection of that number is harmed, and bits of those from a number on are flipped.
+    fn harming(source: SocketAddr, harm: (u64, Harm), flip: (u64, Flip)) -> Between {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (connections, passed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
@@ -49,7 +92,7 @@ impl Between {
             while let Ok((here, _)) = listener.accept() {
                 let number = connections.fetch_add(1, Ordering::SeqCst);
                 let harm = Some(harm.1).filter(|_| number == harm.0);
-                let flip = if number >= flip.0 { flip.1 } else { NEVER };
+                let flip = if number >= flip.0 { flip.1 } else { Flip::None };
                 let there = TcpStream::connect(source).expect("the source listens");
                 let clone = |stream: &TcpStream| stream.try_clone().expect("a handle");
                 let (mut up, mut down) = ((clone(&here), clone(&there)), (there, here));
@@ -60,10 +103,9 @@ impl Between {
                 let (passed, is_open) = (Arc::clone(&passed), Arc::clone(&is_open));
                 std::thread::spawn(move || {
                     let (mut buf, mut of_this) = (vec![0; 8 << 10], 0);
+                    let mut flipper = Flipper { flip, came: 0, at: 0, head: [0; 24] };
                     while let Ok(bytes @ 1..) = down.0.read(&mut buf) {
-                        if (of_this..of_this + bytes as u64).contains(&flip) {
-                            buf[(flip - of_this) as usize] ^= 1;
-                        }
+                        flipper.pass(&mut buf[..bytes]);
                         of_this += bytes as u64;
                         passed.fetch_add(bytes as u64, Ordering::SeqCst);
                         let is_cut = matches!(harm, Some(Harm::Cut(at)) if of_this > at);
@@ -159,6 +201,19 @@ fn large_documents(active: &Node) -> Vec<String> {
     keys
 }
 
+/// Both have these documents in vBucket 5, which is active at both.
+fn assert_same_large(active: &Node, replica: &Node, keys: &[String]) {
+    assert_eq!(active.high_seqnos()[5], replica.high_seqnos()[5]);
+    for key in keys {
+        let of = |node: &Node| {
+            let (bucket, key) = (node.bucket(), DocKey::new(key.as_bytes()));
+            let found = bucket.documents().get(VbId(5), key, bucket.now()).expect("it is there");
+            found.version.value().to_vec()
+        };
+        assert!(of(active) == of(replica), "{key}");
+    }
+}
+
 #[test]
 fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
     let (active, replica) = (Node::start(), Node::start());
@@ -168,28 +223,36 @@ fn a_download_goes_on_after_a_cut_and_finds_what_was_flipped() {
     let source = active.server().kv_addr();
     let (refused, why) = download(&mut client, 5, source, "wrong");
     assert!(refused == Status::Etmpfail && why.contains("password is another one"), "{refused:?} {why}");
-    let flipping = Between::to(source, NEVER, 1_000_000);
+    let flipping = Between::to(source, NEVER, Flip::Each(1_000_000));
     let (refused, why) = download(&mut client, 5, flipping.addr, "password");
     assert!(refused == Status::Einternal && why.contains("checksum"), "{refused:?} {why}");
-    let cutting = Between::to(source, 2_000_000, NEVER);
+    let cutting = Between::to(source, 2_000_000, Flip::None);
     assert_eq!(download(&mut client, 5, cutting.addr, "password"), (Status::Success, String::new()));
     assert_eq!(cutting.connections.load(Ordering::SeqCst), 2);
     // The part that came before is not sent again: neither that of the first connection nor that of the download before.
     let passed = cutting.passed.load(Ordering::SeqCst);
     assert!((2_000_000..4_000_000).contains(&passed), "{passed} bytes for 3,600,000");
     assert_eq!(fill(&mut client, 5, VbState::Active), (Status::Success, String::new()));
-    assert_eq!(active.high_seqnos()[5], replica.high_seqnos()[5]);
-    for key in &keys {
-        let of = |node: &Node| {
-            let (bucket, key) = (node.bucket(), DocKey::new(key.as_bytes()));
-            let found = bucket.documents().get(VbId(5), key, bucket.now()).expect("it is there");
-            found.version.value().to_vec()
-        };
-        assert!(of(&active) == of(&replica), "{key}");
-    }
+    assert_same_large(&active, &replica, &keys);
     assert_eq!(fill(&mut client, 5, VbState::Dead).0, Status::Einval);
     let wrong = json!({ "use_snapshot": "fusion" });
     assert_eq!(ask(&mut client, 6, opcode::SET_VBUCKET, &[2], &wrong).0, Status::Einval);
+}
+
+#[test]
+fn a_flipped_bit_costs_a_fragment_and_not_the_file() {
+    let (active, replica) = (Node::start(), Node::start());
+    let keys = large_documents(&active);
+    replica.set_roles(VbState::Dead);
+    // In the middle of a fragment, whatever the lengths of the answers before it are.
+    let flipping = Between::to(active.server().kv_addr(), NEVER, Flip::One(1_030_000));
+    let mut client = logged_in(&replica);
+    assert_eq!(download(&mut client, 5, flipping.addr, "password"), (Status::Success, String::new()));
+    let passed = flipping.passed.load(Ordering::SeqCst);
+    assert!((3_600_000..3_720_000).contains(&passed), "{passed} bytes for 3,600,000 and a fragment");
+    assert_eq!(flipping.connections.load(Ordering::SeqCst), 1);
+    assert_eq!(fill(&mut client, 5, VbState::Active), (Status::Success, String::new()));
+    assert_same_large(&active, &replica, &keys);
 }
 
 #[test]
@@ -198,12 +261,12 @@ fn a_download_goes_on_behind_what_is_known_to_be_good_only() {
     large_documents(&active);
     replica.set_roles(VbState::Dead);
     let source = active.server().kv_addr();
-    let flipping = Between::to(source, NEVER, 3_000_000);
+    let flipping = Between::to(source, NEVER, Flip::Each(3_000_000));
     assert_eq!(download(&mut logged_in(&replica), 5, flipping.addr, "password").0, Status::Einternal);
     // What of a part was durable when a node ended is not known.
     replica.stop();
     replica.start_again();
-    let whole = Between::to(source, NEVER, NEVER);
+    let whole = Between::to(source, NEVER, Flip::None);
     assert_eq!(download(&mut logged_in(&replica), 5, whole.addr, "password").0, Status::Success);
     assert!(whole.passed.load(Ordering::SeqCst) > 3_600_000, "all of it came again");
 }
@@ -318,7 +381,7 @@ fn a_file_that_is_cut_off_goes_on_where_it_stood() {
     let replica = Node::start();
     fills(&replica, "file");
     // The first connection is the link's, the second one brings the file.
-    let cutting = Between::harming(active.server().kv_addr(), (1, Harm::Cut(2_000_000)), (0, NEVER));
+    let cutting = Between::harming(active.server().kv_addr(), (1, Harm::Cut(2_000_000)), (0, Flip::None));
     replica.follow(&followed(&cutting, &active));
     caught_up(&active, &replica);
     streams_again(&replica);
@@ -334,7 +397,8 @@ fn a_file_that_is_damaged_on_its_way_gives_way_to_documents() {
     let active = on_disk(|active| drop(large_documents(active)));
     let replica = Node::start();
     fills(&replica, "file");
-    let flipping = Between::harming(active.server().kv_addr(), (0, Harm::Cut(NEVER)), (1, 1_000_000));
+    let flipping =
+        Between::harming(active.server().kv_addr(), (0, Harm::Cut(NEVER)), (1, Flip::Each(1_000_000)));
     replica.follow(&followed(&flipping, &active));
     caught_up(&active, &replica);
     streams_again(&replica);
@@ -350,7 +414,7 @@ fn a_source_that_loses_the_vbucket_meanwhile_is_asked_again() {
     let active = on_disk(|active| drop(large_documents(active)));
     let replica = Node::start();
     fills(&replica, "file");
-    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, NEVER));
+    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, Flip::None));
     replica.follow(&followed(&holding, &active));
     eventually("a part of the file is here", || replica.link().file_bytes >= 1 << 20);
     let roles = active.bucket();
@@ -370,7 +434,7 @@ fn a_replica_that_stops_while_its_file_comes_is_filled_after_its_start() {
     let active = on_disk(|active| drop(large_documents(active)));
     let mut replica = Node::start();
     fills(&replica, "file");
-    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, NEVER));
+    let holding = Between::harming(active.server().kv_addr(), (1, Harm::Hold(2_000_000)), (0, Flip::None));
     replica.follow(&followed(&holding, &active));
     eventually("a part of the file is here", || replica.link().file_bytes >= 1 << 20);
     replica.stop();
