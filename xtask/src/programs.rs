@@ -232,7 +232,7 @@ mod tests {
         let said = "running 3 tests\ntest quick ... ok\n\
             test slow has been running for over 60 seconds\n\
             test stuck has been running for over 60 seconds\ntest slow ... ok\n";
-        assert_eq!(not_ended(said), "was killed after 900 s; these tests did not end: stuck");
+        assert_eq!(not_ended(said), "was killed after 2400 s; these tests did not end: stuck");
     }
 
     #[test]

@@ -24,9 +24,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::support::*;
 
-/// What is said of a certificate that another CA has signed: all that `stave certs` makes have the same name, so that it is
-/// the signature that is wrong.
-const ANOTHER_CA: AlertDescription = AlertDescription::DecryptError;
+/// What is said of a certificate that another CA has signed.
+const ANOTHER_CA: AlertDescription = AlertDescription::UnknownCA;
 
 /// Certificate chain and key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -281,7 +280,7 @@ fn the_sdk_shows_its_certificate() {
         let heard = async |login| first_heard(of_node(), true, "127.0.0.1", "STAVE_CA", login).await;
         assert_eq!(heard(by_certificate(certified("STAVE_CLIENT"))).await, Heard::Bytes);
         let strange = heard(by_certificate(certified("STAVE_STRANGE_CLIENT"))).await;
-        assert_eq!(strange, Heard::Refused(CertificateError::BadSignature.into()));
+        assert_eq!(strange, Heard::Refused(CertificateError::UnknownIssuer.into()));
         assert_eq!(heard(password()).await, Heard::Refused(Error::NoCertificatesPresented));
     });
 }
