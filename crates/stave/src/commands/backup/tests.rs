@@ -420,9 +420,9 @@ fn a_backup_that_goes_on_is_of_one_moment_if_all_of_it_is_and_leaves_a_given_sna
     let mut server = TestServer::start();
     let (folder, env, mut client) = (tempfile::tempdir().expect("a folder"), Env::real(), server.client());
     let mut write = |round: &str| {
-        (0..20).for_each(|at| {
-            drop(client.set(format!("k{at}").as_bytes(), round.as_bytes(), 0).expect("stored"))
-        });
+        for at in 0..20 {
+            client.set(format!("k{at}").as_bytes(), round.as_bytes(), 0).expect("stored");
+        }
     };
     write("before");
     let made = crate::client::dcp::make_snapshot(&env, &server.target()).expect("a moment");
