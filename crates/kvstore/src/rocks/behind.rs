@@ -14,7 +14,7 @@ use rocksdb::WriteBatch;
 
 use super::database::Family;
 use super::layout::{Head, Intent, OWNER, intent_of, split};
-use super::store::{MOST_AT_ONCE, Rocks, RocksRefusal, at_of, stored_of};
+use super::store::{MOST_AT_ONCE, Rocks, RocksRefusal, RocksSlot, at_of, stored_of};
 use crate::catalog::{Believe, Listed};
 use crate::compaction::{Compacted, Compaction, FileAt, RolledBack};
 use crate::failure::Failure;
@@ -255,7 +255,7 @@ impl Files for Rocks {
 
     fn undecided(&self) -> Vec<Undecided> {
         let slots: Vec<_> = self.vbuckets.lock().iter().map(|(vb, slot)| (*vb, Arc::clone(slot))).collect();
-        let is_undecided = |(_, slot): &(_, Arc<_>)| slot.seen.lock().undecided.is_some();
+        let is_undecided = |(_, slot): &(VbId, Arc<RocksSlot>)| slot.seen.lock().undecided.is_some();
         let all: Vec<_> = slots.into_iter().filter(is_undecided).collect();
         let refused = self.refused.lock();
         // Of one whose changes are missing it is not known what is on record.
