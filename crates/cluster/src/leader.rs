@@ -86,8 +86,9 @@ pub struct Leader {
     goals: BTreeMap<(String, u16), moves::Goal>,
     /// What the rebalance that runs has come to.
     progress: Option<links::Progress>,
-    /// Who has followed whom in this rebalance after that one had taken a vBucket over, by bucket.
-    followed: BTreeSet<links::Followed>,
+    /// Who has followed whom after that one had taken a vBucket over, by bucket: in the rebalance of this number. Another
+    /// node may have led meanwhile, so that the end of one was not seen here.
+    followed: (u64, BTreeSet<links::Followed>),
 }
 
 impl Leader {
@@ -101,7 +102,7 @@ impl Leader {
             stranded: BTreeMap::new(),
             goals: BTreeMap::new(),
             progress: None,
-            followed: BTreeSet::new(),
+            followed: (0, BTreeSet::new()),
         }
     }
 

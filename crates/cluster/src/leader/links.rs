@@ -93,7 +93,7 @@ impl Leader {
     pub(super) fn note_followed(&mut self, bucket: &str, chain: &Chain) {
         let mut ids = present(chain);
         let Some(active) = ids.next() else { return };
-        self.followed.extend(ids.map(|id| (bucket.to_owned(), active, id)));
+        self.followed.1.extend(ids.map(|id| (bucket.to_owned(), active, id)));
     }
 
     /// Whether a vBucket may be taken over now: of those that are to follow the taker each has done so since it took over
@@ -116,7 +116,7 @@ impl Leader {
     }
 
     fn has_followed(&self, bucket: &str, taker: NodeId, follower: NodeId) -> bool {
-        self.followed.contains(&(bucket.to_owned(), taker, follower))
+        self.followed.1.contains(&(bucket.to_owned(), taker, follower))
     }
 }
 

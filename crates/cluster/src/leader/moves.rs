@@ -1,6 +1,6 @@
 //! A rebalance's steps: copies are built, durable writes need both chains, the active one is taken over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::VbState;
@@ -43,10 +43,13 @@ impl Leader {
     pub(super) fn move_on(&mut self, view: &View, now: Duration) -> Option<State> {
         let Some(rebalance) = &view.state.rebalance else {
             self.stranded.clear();
-            self.followed.clear();
+            self.followed.1.clear();
             self.progress = None;
             return None;
         };
+        if self.followed.0 != rebalance.id {
+            self.followed = (rebalance.id, BTreeSet::new());
+        }
         if let Some(why) = self.stalled(view, now) {
             let mut state = view.state.next();
             command::give_up_moves(&mut state, Some(why));
