@@ -17,8 +17,12 @@ use ca::Ca;
 use protocol::feature::{Feature, Features};
 use protocol::{RequestParts, Status, opcode, write_request};
 use rcgen::KeyPair;
+use rustls::crypto::cipher::OutboundPlainMessage;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
+use rustls::{
+    ClientConfig, ClientConnection, ConnectionTrafficSecrets, ContentType, ProtocolVersion, RootCertStore,
+    StreamOwned, SupportedCipherSuite, SupportedProtocolVersion, version,
+};
 use server::Server;
 use support::{json, start, start_in, vb, world};
 
@@ -621,6 +625,51 @@ fn what_follows_the_end_of_a_session_is_left_unread() {
         }
     }
     // Each thread of the node still serves.
+    for _ in 0..4 {
+        assert_eq!(ask(&mut log_in(kvs(&server), fixture.config()), opcode::SET, b"k", b"1").0, 0);
+    }
+    server.stop().expect("a clean stop");
+}
+
+/// A message of the handshake that says it is longer than a session keeps, behind the handshake: it never becomes whole.
+#[test]
+fn a_message_behind_the_handshake_that_is_too_long_ends_the_session() {
+    let fixture = Fixture::new();
+    let server = fixture.start("");
+    let mut config = ClientConfig::clone(&fixture.versions(&[&version::TLS13]));
+    config.enable_secret_extraction = true;
+    let config = Arc::new(config);
+    // More of them than the node has threads.
+    for _ in 0..4 {
+        let mut stranger = connect(kvs(&server), Arc::clone(&config));
+        stranger.conn.complete_io(&mut stranger.sock).expect("a session");
+        let Some(SupportedCipherSuite::Tls13(suite)) = stranger.conn.negotiated_cipher_suite() else {
+            panic!("it is TLS 1.3")
+        };
+        let (conn, mut sock) = (stranger.conn, stranger.sock);
+        let (first, secrets) = conn.dangerous_extract_secrets().expect("they may be taken").tx;
+        let (key, iv) = match secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+            | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+            | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (key, iv),
+            _ => panic!("another cipher"),
+        };
+        let mut encrypter = suite.aead_alg.encrypter(key, iv);
+        // A key update (RFC 8446, 4): its type, and a length of 24 bits.
+        let message = [&[24, 0, 0xff, 0xff][..], &[0; 80_000]].concat();
+        let mut bytes = Vec::new();
+        for (seq, payload) in (first..).zip(message.chunks(16_000)) {
+            let (typ, version) = (ContentType::Handshake, ProtocolVersion::TLSv1_2);
+            let plain = OutboundPlainMessage { typ, version, payload: payload.into() };
+            bytes.extend(encrypter.encrypt(plain, seq).expect("encrypted").encode());
+        }
+        let _ = sock.write_all(&bytes);
+        sock.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a limit");
+        let ended = sock.read_to_end(&mut Vec::new());
+        let is_late =
+            |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!ended.as_ref().is_err_and(is_late), "it is closed: {ended:?}");
+    }
     for _ in 0..4 {
         assert_eq!(ask(&mut log_in(kvs(&server), fixture.config()), opcode::SET, b"k", b"1").0, 0);
     }

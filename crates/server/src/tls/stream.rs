@@ -286,6 +286,11 @@ impl TlsStream {
                 // The other end has said that nothing follows: what does is ignored (RFC 8446, 6.1), and never taken.
                 Ok(0) => break,
                 Ok(_) => {}
+                // A message of the handshake that is longer than any, also behind the handshake: it never becomes whole.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.fault = Some("it sent a message of the handshake that is too long");
+                    return Err(error);
+                }
                 // Who reads has no room for what is decrypted already.
                 Err(_) => {
                     self.kept = left.to_vec();
@@ -294,7 +299,8 @@ impl TlsStream {
             }
             if let Err(error) = self.session.process_new_packets() {
                 self.fault = Some(fault::of(&error));
-                match self.told_without_tls.filter(|_| self.handshake_bytes == 0 && is_http(encrypted)) {
+                let is_first = self.handshake_bytes == 0 && self.session.is_handshaking();
+                match self.told_without_tls.filter(|_| is_first && is_http(encrypted)) {
                     Some(answer) => self.tell_in_clear(answer),
                     // An alert tells the client why.
                     None => drop(self.try_send()),
